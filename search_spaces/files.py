@@ -6,8 +6,10 @@ is just being written: nobody reads it, and the next line that is added takes it
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import platform
 import re
 import secrets
 import shutil
@@ -15,6 +17,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from search_spaces.errors import UsageError
+
+# Of a folder that is being built, or that a killed process left behind.
+BUILDING = re.compile(
+    r"\.(?P<name>.+)\.(?P<host>[A-Za-z0-9-]*)-(?P<process>\d+)(?P<old>\.old)?\.tmp"
+)
 
 
 @contextmanager
@@ -84,24 +93,32 @@ def whole_lines(data: bytes) -> bytes:
 
 
 @contextmanager
-def building_folder(path: Path) -> Iterator[Path]:
+def building_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
     """Yield an empty folder beside `path` to fill; it takes the name only if all went well.
 
-    Its content is on disk before that. What stood at `path` gives way in the same moment, and
-    stays as it was when something goes wrong. What killed processes left behind is cleared away.
+    Its content is on disk before that. What killed processes of this host left behind is cleared
+    away.
+
+    Args:
+        path: the folder to make.
+        replace: whether what stands at `path` gives way in the same moment, to stay as it was when
+            something goes wrong; otherwise only an empty folder does.
+
+    Raises:
+        UsageError: when another process has made the folder meanwhile.
     """
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     _clear_leftovers(path)
-    folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    old = path.with_name(f".{path.name}.{os.getpid()}.old.tmp")
+    builder = f"{_host()}-{os.getpid()}"
+    folder, old = (path.with_name(f".{path.name}.{builder}{end}") for end in (".tmp", ".old.tmp"))
     try:
         folder.mkdir()
         yield folder
         _to_disk(folder)
-        if path.exists():
+        if replace and path.exists():
             path.rename(old)
-        folder.rename(path)
+        _rename(folder, path)
     except BaseException as error:
         if old.exists() and not path.exists():
             old.rename(path)
@@ -128,17 +145,42 @@ def _to_disk(folder: Path) -> None:
                 os.fsync(stream.fileno())
 
 
+def _rename(folder: Path, path: Path) -> None:
+    try:
+        folder.rename(path)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+        raise UsageError(
+            f"{path} was made by another process meanwhile, and stays as that one made it: look "
+            "whether it is what you want, or name another folder"
+        ) from error
+
+
+def _host() -> str:
+    """This host's name as it stands in names of files: processes of two may have one number."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", platform.node())
+
+
+def unfinished_folder(name: str) -> str | None:
+    """What the folder will be called that `building_folder` fills under a name; None for others."""
+    found = BUILDING.fullmatch(name)
+    return found["name"] if found else None
+
+
 def _clear_leftovers(path: Path) -> None:
     """Remove folders that processes began beside `path` and did not live to finish.
 
-    What such a process had only moved aside goes back to its place.
+    Those of other hosts, which cannot be asked, stay. What such a process had only moved aside
+    goes back to its place.
     """
-    pattern = re.compile(rf"\.{re.escape(path.name)}\.(\d+)(\.old)?\.tmp")
     for leftover in path.parent.iterdir():
-        found = pattern.fullmatch(leftover.name)
-        if not found or not leftover.is_dir() or _alive(int(found[1])):
+        found = BUILDING.fullmatch(leftover.name)
+        if not found or (found["name"], found["host"]) != (path.name, _host()):
             continue
-        if found[2] and not path.exists():
+        if not leftover.is_dir() or _alive(int(found["process"])):
+            continue
+        if found["old"] and not path.exists():
             leftover.rename(path)
         else:
             shutil.rmtree(leftover, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,8 @@ from typing import Any
 
 from latency.locking import cache_dir, file_lock
 from search_spaces.errors import DataError
+from search_spaces.files import unfinished_folder
 from supernet.data.manifest import FILE_NAME, read_manifest
-
-# Of a folder that is being made, or that a killed search left behind.
-UNFINISHED = re.compile(r"\.(?P<name>.+)\.\d+\.tmp")
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,8 @@ def read_prepared_texts() -> list[PreparedTexts]:
     groups: dict[str, list[Path]] = {}
     for folder in sorted(place.iterdir() if place.is_dir() else ()):
         if folder.is_dir():
-            unfinished = UNFINISHED.fullmatch(folder.name)
-            groups.setdefault(unfinished["name"] if unfinished else folder.name, []).append(folder)
+            name = unfinished_folder(folder.name) or folder.name
+            groups.setdefault(name, []).append(folder)
     return [_read(name, folders) for name, folders in sorted(groups.items())]
 
 

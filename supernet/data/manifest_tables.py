@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from supernet.data.manifest import Manifest
 
+UNTOLD = "how well these are told it cannot say"
 SHOWN = 10  # largest classes, and as many of the smallest
 SIDES = ("source", "target")
 EXAMPLES = {
@@ -73,7 +74,7 @@ def class_sheet(manifest: Manifest) -> Sheet:
 
 
 def untold_classes(manifest: Manifest) -> list[str]:
-    """For each held-out split without an example of some classes: which these are."""
+    """For each split without an example of some classes: which these are."""
     notes = []
     for name, split in manifest.splits.items():
         lacking = [one for one in manifest.splits["train"].classes if not split.classes.get(one)]
@@ -81,7 +82,8 @@ def untold_classes(manifest: Manifest) -> list[str]:
             continue
         more = f" and {len(lacking) - SHOWN:,} more" if len(lacking) > SHOWN else ""
         named = f"{', '.join(lacking[:SHOWN])}{more}"
-        notes.append(f"{name} has no example of {named}: how well these are told it cannot say")
+        why = "networks cannot learn to tell these" if name == "train" else UNTOLD
+        notes.append(f"{name} has no example of {named}: {why}")
     return notes
 
 

@@ -182,26 +182,36 @@ class Source(NamedTuple):
     open: Callable[[Request], Examples]
 
 
-def class_quotas(labels: Labels, count: int) -> NDArray[np.int64]:
+def class_quotas(labels: Labels, count: int, left: int = 1) -> NDArray[np.int64]:
     """How many of `count` examples each class gets, by its share.
 
     A class gets the whole part of its share; those with the largest fractions get one more.
+
+    Args:
+        labels: class numbers ``(N,)``.
+        count: less than N; in all there are fewer where classes have none to spare.
+        left: examples that each class keeps; 0 or 1.
     """
-    shares = np.bincount(labels) * count / len(labels)
+    counts = np.bincount(labels)
+    shares = counts * count / len(labels)
     quotas = np.floor(shares).astype(np.int64)
-    quotas[np.argsort(quotas - shares, kind="stable")[: count - quotas.sum()]] += 1
+    order = np.argsort(quotas - shares, kind="stable")
+    spare = order[(quotas < counts - left)[order]]
+    quotas[spare[: count - quotas.sum()]] += 1
     return quotas
 
 
-def holdout(labels: Labels, count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def holdout(labels: Labels, count: int, left: int = 1) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Hold out `count` examples, the same in every run, with each class in its share.
+
+    Arguments as for `class_quotas`.
 
     Returns:
         Indices kept and indices held out, both ascending.
     """
     rng = np.random.default_rng(SPLIT_SEED)
     held = np.zeros(len(labels), dtype=np.bool_)
-    for label, quota in enumerate(class_quotas(labels, count)):
+    for label, quota in enumerate(class_quotas(labels, count, left)):
         held[rng.permutation(np.flatnonzero(labels == label))[:quota]] = True
     return np.flatnonzero(~held), np.flatnonzero(held)
 

@@ -75,7 +75,7 @@ class ClassificationTask(Task[Batch, Split]):
         split = self.valid
         if count >= len(split):
             return self
-        task, chosen = copy.copy(self), torch.from_numpy(holdout(split.labels.numpy(), count)[1])
+        task, chosen = copy.copy(self), torch.from_numpy(holdout(split.labels.numpy(), count, 0)[1])
         task.valid = replace(split, inputs=split.inputs[chosen], labels=split.labels[chosen])
         return task
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 from pathlib import Path
 
 import pytest
 
+from search_spaces.errors import UsageError
 from search_spaces.files import building_folder, replacing, write_atomically
 
 
@@ -117,3 +119,29 @@ def test_a_refused_folder_is_called_by_its_own_name(inside: str, tmp_path: Path)
         refuse(made / inside)
     assert caught.value.filename == str(tmp_path / "made" / inside)
     assert names(tmp_path) == []
+
+
+def test_hosts_that_build_one_folder_do_not_clear_what_the_other_builds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their processes may have the same number."""
+    path = tmp_path / "made"
+    with building_folder(path) as mine:
+        (mine / "whose").write_text("mine")
+        with monkeypatch.context() as patch:
+            patch.setattr(platform, "node", lambda: "other.host")
+            with building_folder(path) as theirs:
+                (theirs / "whose").write_text("theirs")
+        assert (path / "whose").read_text() == "theirs"
+    assert (path / "whose").read_text() == "mine" and names(tmp_path) == ["made"]
+
+
+def test_a_folder_that_was_made_meanwhile_stays(tmp_path: Path) -> None:
+    path = tmp_path / "made"
+    with (
+        pytest.raises(UsageError, match="made was made by another process meanwhile"),
+        building_folder(path, replace=False),
+    ):
+        path.mkdir()
+        (path / "whose").write_text("theirs")
+    assert (path / "whose").read_text() == "theirs" and names(tmp_path) == ["made"]

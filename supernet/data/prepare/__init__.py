@@ -6,14 +6,11 @@ complete, so that whatever stops a preparation leaves nothing that looks like da
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.files import building_folder
 from search_spaces.tasks import TaskName
 from search_spaces.wording import mark
 from supernet.data.manifest import (
@@ -72,8 +69,8 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
         report: called with what is being done, how much of it is done and how much there is.
 
     Raises:
-        UsageError: when the request is wrong, its folder holds something else, or two splits are
-            one file.
+        UsageError: when the request is wrong, its folder holds something else or was made by
+            another process meanwhile, or two splits are one file.
         DataError: when files of the user cannot be used; the message tells all that is wrong with
             file and line.
     """
@@ -89,7 +86,7 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     present = _present(request, digest)
     if present is not None:
         return Prepared(present, True, *told)
-    with _staged(request.out) as folder:
+    with building_folder(request.out, replace=False) as folder:
         content = plan.build(folder, report)
         manifest = Manifest(
             task=request.task,
@@ -160,17 +157,3 @@ def _present(request: PrepareRequest, digest: str) -> Manifest | None:
             f"{mark('out')} {request.out} holds damaged data ({error}); {advice}"
         ) from error
     return manifest
-
-
-@contextmanager
-def _staged(out: Path) -> Iterator[Path]:
-    """An empty folder that becomes `out` if all goes well and vanishes otherwise."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    folder = out.resolve().parent / f".{out.resolve().name}.{os.getpid()}.tmp"
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed process that had the same number
-    try:
-        folder.mkdir()
-        yield folder
-        folder.rename(out.resolve())  # takes the place of an empty folder, never of a full one
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

@@ -122,7 +122,7 @@ def csv_rows(path: Path, between: str) -> Iterator[Row]:
     Arguments and errors as for `csv_columns`; a quotation mark may also not be closed for long.
     """
     names, between = csv_columns(path, between)
-    records = (one for one in _csv_records(path, between) if one.text or one.problem)
+    records = (one for one in _csv_records(path, between) if not _is_blank(one, len(names)))
     next(one for one in records if one.text.strip())  # the header
     for part in _batches_of(records):
         whole = [one.text for one in part if not one.problem and one.cells == len(names)]
@@ -134,6 +134,13 @@ def csv_rows(path: Path, between: str) -> Iterator[Row]:
                 yield one.line, f"has {one.cells} cells, and there are {len(names)} columns"
             else:
                 yield one.line, dict(zip(names, next(cells), strict=True))
+
+
+def _is_blank(record: _CsvRecord, columns: int) -> bool:
+    """Whether a line is none; of a column alone blanks are a cell, as tabs are of several."""
+    if record.problem or record.text.strip():
+        return False
+    return not record.text or record.cells != columns
 
 
 def _batches_of(records: Iterable[_CsvRecord]) -> Iterator[list[_CsvRecord]]:

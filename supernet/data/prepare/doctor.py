@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +73,22 @@ class Doctor:
             yield
         except DataError as error:
             self.wrong.append(error.marked)
+
+    def check_left(self, counts: Mapping[str, int]) -> None:
+        """See that not all examples of a split were left out.
+
+        Args:
+            counts: split that files were given for → its examples that can be used.
+
+        Raises:
+            DataError: naming the first split of which nothing is left.
+        """
+        empty = next((split for split, count in counts.items() if not count), None)
+        if empty is not None:
+            raise DataError(
+                f"nothing is left of the {empty} split: none of its {self.skipped[empty]:,} "
+                f"examples can be used, and without {mark('skip_bad')} it is told why"
+            )
 
     def check(self) -> None:
         """See that the data can be used.

@@ -273,6 +273,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     columns = columns_of(request, ("text",), ("query", "passage"))
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
+    doctor.check_left(sources.counts)
     digest = checkpoint_digest(checkpoint)
     return EmbeddingPlan(request, sources, doctor.skipped, checkpoint, tokenizer, digest)
 

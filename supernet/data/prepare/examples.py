@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
-from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, file_sha256
 from supernet.data.prepare.checkpoint_folder import (
     check_padding,
     input_file,
@@ -272,9 +272,9 @@ def _images_of(
         with doctor.going_on():
             found = open_images(paths[0], split, doctor, report)
             for role, source in found.items():
-                if role == "train":
+                if split != "train":  # it holds this one alone, whatever that is called in it
                     sources[split], names[split] = source, paths[0].name
-                elif split == "train" and not named[role]:
+                elif role == "train" or not named[role]:
                     sources[role], names[role] = source, paths[0].name
     return sources, names
 
@@ -291,6 +291,7 @@ def _plan_images(
                 source.check_sizes()
     doctor.check()
     sources = {split: sources[split] for split in SPLITS if split in sources}
+    doctor.check_left({split: len(source.labels) for split, source in sources.items()})
     train = sources["train"]
     codes = np.zeros(len(train.labels), dtype=np.int8)
     missing = [split for split in SPLITS if split not in sources]
@@ -327,12 +328,16 @@ def _images_in_columns(
                     yield (f"{place}: {picture}" if isinstance(picture, Path) else place), picture
 
         labels = np.array([numbers[str(label)] for label in found.labels[split]], dtype=np.int64)
-        digest = hashlib.sha256("".join(d for f in files for d in f.sha256).encode()).hexdigest()
+        digest = hashlib.sha256("".join(d for f in files for d in f.sha256).encode())
+        for _, picture in pictures():
+            if isinstance(picture, Path):
+                with suppress(OSError):  # what cannot be read is told when it is decoded
+                    digest.update(file_sha256(picture).encode())
         images[split] = EncodedImages.examined(
             pictures,
             labels,
             label_names,
-            digest,
+            digest.hexdigest(),
             split,
             doctor,
             report,
@@ -418,6 +423,7 @@ def _plan_texts(
         doctor.check()
     sources, names = _numbered(sources, doctor)
     doctor.check()
+    doctor.check_left(sources.counts)
     if sources.missing:
         numbers = {name: number for number, name in enumerate(names)}
         labels = np.array([numbers[str(label)] for label in sources.labels["train"]], np.int64)

@@ -4,12 +4,12 @@ Examples that belong together stay together: those of a group, those that are eq
 those that share a side. So nothing that was learnt by heart is taken for skill. Lines of running
 text are held out at the ends of files, since neighbours tell about each other.
 
-Shapes: N examples, S sides.
+Shapes: N examples, S sides, K classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,15 +77,15 @@ def hold_out(
         if len(held) == len(rest) or not len(held):
             raise DataError(
                 f"the {len(rest)} training examples all belong together, as equal ones and those "
-                f"of a group do, so that none can be held out for the {split} split; give "
-                f"{mark(split)}"
+                f"of a group do, or no others of their class are left, so that none can be held "
+                f"out for the {split} split; give {mark(split)}"
             )
         codes_N[rest[held]] = SPLITS.index(split)
     return codes_N
 
 
 def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArray[np.intp]:
-    """Indices of whole groups, about `count` examples."""
+    """Indices of whole groups, about `count` examples; of each class some are left."""
     wanted = class_quotas(labels_N, count)
     order = np.argsort(groups_N, kind="stable")
     borders = np.flatnonzero(np.diff(groups_N[order])) + 1
@@ -96,6 +96,11 @@ def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArra
     def members(number: int) -> NDArray[np.intp]:
         return order[starts[number] : ends[number]]
 
+    kept = np.bincount(labels_N)
+
+    def classes(number: int) -> NDArray[np.int64]:
+        return np.bincount(labels_N[members(number)], minlength=len(kept))
+
     shuffled = np.random.default_rng(SPLIT_SEED).permutation(len(starts)).tolist()
     left, taken = wanted.copy(), list[NDArray[np.intp]]()
     # First those that fit, then those that bring the classes nearer to their shares.
@@ -104,21 +109,41 @@ def _chosen(groups_N: Groups, labels_N: NDArray[np.int64], count: int) -> NDArra
         for number in shuffled:
             if not left.any():
                 break
-            inside = np.bincount(labels_N[members(number)], minlength=len(left))
+            inside = classes(number)
             nearer = np.abs(left - inside).sum() < np.abs(left).sum()
-            if nearer and ((inside <= left).all() or not fits):
+            allowed = nearer and _leaves_some(inside, kept)
+            if allowed and ((inside <= left).all() or not fits):
                 taken.append(members(number))
                 left -= inside
+                kept -= inside
             else:
                 rest.append(number)
         shuffled = rest
     if not taken:  # all groups are larger than the split should be
-        sizes = [
-            np.abs(np.bincount(labels_N[members(number)], minlength=len(left)) - wanted).sum()
-            for number in range(len(starts))
-        ]
-        taken.append(members(int(np.argmin(sizes))))
-    return np.sort(np.concatenate(taken))
+        taken += map(members, _nearest(map(classes, range(len(starts))), wanted, kept))
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.intp), *taken]))
+
+
+def _nearest(
+    groups: Iterable[NDArray[np.int64]], wanted_K: NDArray[np.int64], kept_K: NDArray[np.int64]
+) -> list[int]:
+    """The number of the group that is nearest to the shares; none where each takes all of a class.
+
+    Args:
+        groups: how many examples of each class they hold, ``(K,)``.
+        wanted_K: examples of each class that are wanted.
+        kept_K: examples of each class that there are.
+    """
+    distances = {
+        number: np.abs(inside_K - wanted_K).sum()
+        for number, inside_K in enumerate(groups)
+        if _leaves_some(inside_K, kept_K)
+    }
+    return [min(distances, key=distances.__getitem__)] if distances else []
+
+
+def _leaves_some(inside_K: NDArray[np.int64], kept_K: NDArray[np.int64]) -> bool:
+    return bool(((inside_K < kept_K) | (inside_K == 0)).all())
 
 
 def hold_out_ends(counts: Sequence[int], missing: Collection[str]) -> Codes:

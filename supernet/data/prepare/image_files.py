@@ -28,7 +28,7 @@ from supernet.data.images import Labels, Pixels, read_arrays
 from supernet.data.manifest import file_sha256
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, Hashes
-from supernet.data.prepare.splits import split_called
+from supernet.data.prepare.splits import check_one_split, split_called
 from supernet.data.sources import CIFAR10_NAMES
 from supernet.data.text_files import Report
 
@@ -241,15 +241,18 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
         report: is told how many pictures were read.
 
     Raises:
-        DataError: when there is no such thing, or it is none of the known forms.
+        DataError: when there is no such thing, it is none of the known forms, or it holds several
+            splits and was not given for training.
     """
     if not path.exists():
         raise DataError(f"there is no file or folder {path}")
     if path.is_dir():
         if is_batch_folder(path):
+            check_one_split(path, split, (*TRAIN_FILES, TEST_FILE))
             return _batches(path)
         inside = {child.name: split_called(child.name) for child in _folders(path)}
         if "train" in inside.values() and all(inside.values()):
+            check_one_split(path, split, inside)
             _check_once(path, inside)
             return {
                 found: _folder(path / name, found, doctor, report)
@@ -275,12 +278,14 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
             return _packed(file, part, role, doctor, report)
     else:
         known = {f"{axis}_{part}" for part in SPLITS for axis in "xy"}
-        has = [part for part in SPLITS if f"x_{part}" in arrays] or ["train"]
+        has = [part for part in SPLITS if f"x_{part}" in arrays or part == split == "train"]
+        has = has or ["train"]
         read = _arrays
+    check_one_split(path, split, has)
     unread = sorted(arrays - known - {"class_names"})
     if unread:
         doctor.ignored.append(f"{path}: the arrays {', '.join(unread)}")
-    return {part: read(path, part) for part in has if part == "train" or split == "train"}
+    return {part: read(path, part) for part in has}
 
 
 def _batches(path: Path) -> dict[str, ImageSource]:

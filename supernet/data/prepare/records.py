@@ -67,11 +67,14 @@ class Columns:
     """Which columns hold what.
 
     Attributes:
-        forms: the roles of a record; of several the first that a file has.
+        forms: the roles of a record; of several that are there the one with most of the roles that
+            are given, then the longest.
         given: role → column, where it is told.
         group_by: column of groups that stay in one split.
         by_line: whether each line of a text is a record of its own.
         by_path: whether a picture may be named by the path of its file.
+        pair: source and target → column, once `find` has met two that have no usual names: what
+            comes later, also in other files, is read by these names, in whatever order they stand.
     """
 
     forms: tuple[tuple[str, ...], ...]
@@ -79,23 +82,29 @@ class Columns:
     group_by: str | None = None
     by_line: bool = False
     by_path: bool = True
+    pair: dict[str, str] = field(default_factory=dict)
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """The columns of the first form that some names have; None when they have none."""
-        for form in self.forms:
+        """The columns of a form that some names have; None when they have none."""
+        for form in sorted(self.forms, key=self._rank):
             found = [self._column(role, names) for role in form]
             if all(found):
                 return tuple(str(name) for name in found)
         if self.forms == (("source", "target"),) and not self.given:
             # Two columns of one value, as in {"translation": {"de": …, "en": …}}, or just two.
             inside = [name for name in names if "." in name]
-            for pair in (inside, list(names)):
-                if len(pair) == 2:
-                    return tuple(pair)
+            pairs = [pair for pair in (inside, names) if len(pair) == 2]
+            if pairs and not self.pair:
+                self.pair.update(zip(self.forms[0], pairs[0], strict=True))
+            if any({*pair} == {*self.pair.values()} for pair in pairs):
+                return tuple(self.pair.values())
         if len(names) == 1 and [len(form) for form in self.forms] == [1] and not self.given:
             others = (usual for role, usual in USUAL_NAMES.items() if role != self.forms[0][0])
             return None if names[0] in itertools.chain(*others) else (names[0],)
         return None
+
+    def _rank(self, form: tuple[str, ...]) -> tuple[int, int]:
+        return -len({*form} & {*self.given}), -len(form)
 
     def _column(self, role: str, names: Sequence[str]) -> str | None:
         if role in self.given:
@@ -104,9 +113,10 @@ class Columns:
 
     def wanted(self) -> str:
         """What a record is, for people, as JSON."""
+        known = {**self.given, **self.pair}
         shown = (
             ", ".join(
-                f'"{self.given.get(role, role)}": {EXAMPLES.get(role, chr(34) + "…" + chr(34))}'
+                f'"{known.get(role, role)}": {EXAMPLES.get(role, chr(34) + "…" + chr(34))}'
                 for role in form
             )
             for form in self.forms
@@ -118,6 +128,12 @@ class Columns:
         missing = [name for name in self.given.values() if name not in names]
         if missing:
             return f"has no column {missing[0]!r}, only {_listed(names)}"
+        if self.pair:
+            source, target = map(repr, self.pair.values())
+            return (
+                f"has the columns {_listed(names)}, but source and target were {source} and "
+                f"{target} in what was read before it: name them so here too"
+            )
         roles = self.forms[0]
         absent = [role for role in roles if self._column(role, names) is None]
         say = " and ".join(mark(f"columns.{role}") for role in absent)
@@ -326,7 +342,8 @@ def _record(
     group = ""
     if columns.group_by is not None:
         value = _value(row, columns.group_by)
-        problem = problem or ("" if value is not None else f"has no {columns.group_by}")
+        absent = value is None or not str(value).strip()  # as an empty cell of CSV is
+        problem = problem or (f"has no {columns.group_by}" if absent else "")
         group = str(value)
     return Record(line, tuple(values), group, problem)
 
@@ -457,6 +474,11 @@ def _readable(path: Path) -> Iterator[None]:
 
     try:
         yield
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(
+            f"{path} has a text that is not UTF-8 (byte 0x{byte:02x}): write it anew in UTF-8"
+        ) from error
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path} cannot be read as {path.suffix[1:]}: {reason}") from error

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,11 +70,11 @@ def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, l
     """The files of each split, those of folders in their places, sorted by their paths.
 
     A folder that is given for training may hold the other splits too; what is given for these by
-    itself takes their place. Of a folder with data in columns plain texts do not count; hidden
-    files never do.
+    itself takes their place, and holds no other. Of a folder with data in columns plain texts do
+    not count; hidden files never do.
 
     Raises:
-        DataError: for a folder without any.
+        DataError: for a folder without any, or with several splits that was not given for training.
     """
     found: dict[str, list[Path]] = {}
     for split, paths in given.items():
@@ -82,6 +82,7 @@ def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, l
             inside = {"train": [path]}
             if path.is_dir() and not is_table(path):
                 inside = _inside(path, doctor)
+                check_one_split(path, split, inside)
             for name, files in inside.items():
                 if split == "train" and name != "train" and given.get(name):
                     doctor.ignored.append(f"{path}: what it holds of {name}, which is given")
@@ -91,6 +92,24 @@ def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, l
         named, others = ", ".join(map(str, given["train"])), " and ".join(found)
         raise DataError(f"{named} has no texts to learn from beside those called {others}")
     return {split: found[split] for split in SPLITS if found.get(split)}
+
+
+def check_one_split(path: Path, split: str, inside: Collection[str]) -> None:
+    """See that what was given for a held-out split does not hold several.
+
+    Args:
+        path: what was given.
+        split: that it was given for.
+        inside: the splits in it, or its parts that are called by them.
+
+    Raises:
+        DataError: when it does: which of them is meant cannot be known.
+    """
+    if split != "train" and len(inside) > 1:
+        raise DataError(
+            f"{path} holds {', '.join(inside)} and was given for {split}: give what is meant of it "
+            f"with {mark(split)}, or all of it as {mark('source')} alone"
+        )
 
 
 def _inside(folder: Path, doctor: Doctor) -> dict[str, list[Path]]:
@@ -197,6 +216,11 @@ class Sources:
         return [split for split in SPLITS if split not in self.files]
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Records that can be used, by the split that their files were given for."""
+        return {split: sum(file.count for file in files) for split, files in self.files.items()}
+
+    @property
     def inputs(self) -> list[InputFile]:
         """Everything that was read; of pairs of files each side."""
         return [
@@ -220,7 +244,7 @@ class Sources:
     def count(self, split: str) -> int:
         """Records of a split."""
         if split in self.files and split != "train":
-            return sum(file.count for file in self.files[split])
+            return self.counts[split]
         return int((self.codes == SPLITS.index(split)).sum())
 
     def records(self, split: str) -> Iterator[Record]:

@@ -394,6 +394,7 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
     columns = columns_of(request, SIDES)
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
+    doctor.check_left(sources.counts)
     if sources.missing:
         keys = [sources.groups] if request.group_by else []
         groups = joined_groups([*sources.keys, *keys])
@@ -424,6 +425,7 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
     columns = columns_of(request, ("text",), by_line=True)
     sources = read_sources(given, columns, doctor, report)
     doctor.check()
+    doctor.check_left(sources.counts)
     if sources.missing:
         if request.group_by:
             groups = joined_groups([sources.groups])

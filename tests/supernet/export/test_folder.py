@@ -13,6 +13,7 @@ from nas.results.export import verify_export
 from nas.results.networks import open_inherited
 from nas.run.folder import RunFolder, checksum
 from search_spaces.errors import DamagedRunError, DataError, UnknownNameError, UsageError
+from search_spaces.files import building_folder
 from supernet.export.contents import ReferenceOutputs, read_reference
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.training.checkpoint import save
@@ -99,10 +100,14 @@ def test_what_is_no_export_is_never_replaced(run: RunFolder, tmp_path: Path) -> 
 
 
 def test_leftovers_of_killed_processes_go(run: RunFolder, tmp_path: Path) -> None:
-    (tmp_path / ".out.999999999.tmp").mkdir()
-    (tmp_path / f".out.{os.getppid()}.tmp").mkdir()
+    with building_folder(tmp_path / "out") as folder:
+        begin = folder.name.removesuffix(f"{os.getpid()}.tmp")
+    others = [f".out.else-{'9' * 9}.tmp", f"{begin}{os.getppid()}.tmp"]  # of a host, and alive
+    for name in (*others, f"{begin}{'9' * 9}.tmp"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "out").rmdir()
     export_to(run, "plain", tmp_path / "out")
-    assert names(tmp_path) == [f".out.{os.getppid()}.tmp", "out"]
+    assert names(tmp_path) == sorted([*others, "out"])
 
 
 def test_an_unknown_format_is_refused(run: RunFolder) -> None:

@@ -194,7 +194,7 @@ def prepared(own_cache: Path, name: str) -> Path:
         files={},
     )
     (folder / "manifest.json").write_text(manifest.model_dump_json())
-    left = own_cache / "data" / f".{name}.123.tmp"
+    left = own_cache / "data" / f".{name}.host-123.tmp"
     left.mkdir()
     (left / "train.tokens.bin").write_bytes(bytes(50))
     return folder

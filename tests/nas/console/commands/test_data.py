@@ -108,6 +108,19 @@ def test_classes_that_a_split_cannot_judge_are_told(tmp_path: Path) -> None:
         assert f"{split} has no example of perhaps: how well these are told it cannot say" in told
 
 
+def test_classes_that_cannot_be_learnt_are_told(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        for number in range(20):
+            pixels = np.full((8, 8, 3), 10 * number + ord(name), dtype=np.uint8)
+            content = b"no picture" if name == "c" else png(pixels)
+            (tmp_path / f"pets/{name}/{number}.png").write_bytes(content)
+    done = prepared(tmp_path, "--source", str(tmp_path / "pets"), "--skip-bad")
+    told = " ".join(done.stdout.split())
+    assert "train has no example of c: networks cannot learn to tell these" in told
+    assert "test has no example of c: how well these are told it cannot say" in told
+
+
 def test_what_is_mended_in_two_ways_is_told_of_both(tmp_path: Path) -> None:
     pixels = np.zeros((4, 8, 8, 3), dtype=np.uint8)
     for number, name in enumerate(("a", "b")):

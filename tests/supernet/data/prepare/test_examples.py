@@ -218,6 +218,40 @@ def test_two_folders_of_one_split_are_told(tmp_path: Path) -> None:
         prepared(tmp_path, tmp_path / "pets")
 
 
+@pytest.mark.parametrize("form", ["folder", "npz", "cifar", "texts"])
+def test_several_splits_are_no_validation_split(tmp_path: Path, form: str) -> None:
+    write_folder(tmp_path / "mine")
+    given = tmp_path / "given"
+    if form == "npz":
+        given = tmp_path / "given.npz"
+        parts = {part: pictures(30, seed) for seed, part in enumerate(("train", "test"))}
+        arrays = {f"x_{part}": pixels for part, (pixels, _) in parts.items()}
+        np.savez(given, **arrays, **{f"y_{part}": labels for part, (_, labels) in parts.items()})
+    elif form == "cifar":
+        write_cifar(given)
+    else:
+        for split in ("train", "valid"):
+            (given / split).mkdir(parents=True)
+            if form == "texts":
+                write_jsonl(given / split / "a.jsonl")
+            else:
+                write_folder(given / split)
+    source = tmp_path / "mine"
+    if form == "texts":
+        source = tmp_path / "mine.jsonl"
+        write_jsonl(source)
+    with pytest.raises(DataError, match=r"given\S* holds .* and was given for valid: give what"):
+        prepared(tmp_path, source, valid=(given,))
+
+
+def test_arrays_of_a_split_of_its_own_are_read_whatever_they_are_called(tmp_path: Path) -> None:
+    for seed, (file, part) in enumerate([("a", "train"), ("b", "valid"), ("c", "train")]):
+        pixels, labels = pictures(30, seed)
+        np.savez(tmp_path / f"{file}.npz", **{f"x_{part}": pixels, f"y_{part}": labels})
+    given = {"valid": (tmp_path / "b.npz",), "test": (tmp_path / "c.npz",)}
+    assert [len(one) for one in prepared(tmp_path, tmp_path / "a.npz", **given)] == [30, 30, 30]
+
+
 def test_a_split_may_lack_the_last_numbered_classes_and_no_others(tmp_path: Path) -> None:
     write_folder(tmp_path / "train")
     write_folder(tmp_path / "test")

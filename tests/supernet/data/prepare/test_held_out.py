@@ -70,6 +70,19 @@ def test_large_groups_are_held_out_one_by_one() -> None:
         hold_out(np.arange(9), np.zeros(9, dtype=np.int64), ("test",))
 
 
+def test_a_class_is_never_held_out_as_a_whole() -> None:
+    labels = np.array([*([0] * 26), *([1] * 2), *range(2, 20)])
+    for keys in (np.arange(len(labels)), np.arange(len(labels)) // 2):
+        codes = hold_out(keys, labels, ("valid", "test"))
+        assert {1, 2} <= set(codes.tolist()) and set(labels[codes == 0].tolist()) == set(range(20))
+    with pytest.raises(DataError, match="no others of their class are left"):
+        hold_out(np.arange(10), np.arange(10), ("test",))
+    kept, held = holdout(labels, 10)
+    assert set(labels[kept].tolist()) == set(range(20)) and len(held)
+    few = np.array([0, 1, 1, 1])
+    assert sum(len(set(few[holdout(few, n, left=0)[1]])) for n in (1, 2, 3)) == 5
+
+
 def test_ends_of_files() -> None:
     codes = hold_out_ends([60, 20], ("valid", "test"))
     assert codes.tolist() == [0] * 54 + [1] * 3 + [2] * 3 + [0] * 18 + [1] + [2]

@@ -97,12 +97,14 @@ def test_every_form_holds_the_same(tmp_path: Path) -> None:
 def test_columns_are_found_by_name_or_told(tmp_path: Path) -> None:
     nested = {"translation": [{"de": "gut", "en": "good"}], "id": ["a"]}
     for form in ("parquet", "jsonl.gz", "saved"):
-        (record,) = read_records([write_as(tmp_path, form, nested)], TRANSLATED)
+        path = write_as(tmp_path, form, nested)
+        (record,) = read_records([path], Columns((("source", "target"),)))
         assert record.values == ("gut", "good")
         assert "translation.de" in column_names(next(tmp_path.iterdir()))
     other = Columns((("source", "target"),), {"source": "translation.en", "target": "id"})
     assert next(read_records([tmp_path / "data.parquet"], other)).values == ("good", "a")
-    (record,) = read_records([write_as(tmp_path, "csv", {"en": ["a"], "de": ["b"]})], TRANSLATED)
+    csv_file = write_as(tmp_path, "csv", {"en": ["a"], "de": ["b"]})
+    (record,) = read_records([csv_file], Columns((("source", "target"),)))
     assert record.values == ("a", "b")
     path = write_as(tmp_path, "csv", {"words": ["a"], "kind": ["b"]})
     with pytest.raises(
@@ -111,6 +113,54 @@ def test_columns_are_found_by_name_or_told(tmp_path: Path) -> None:
         list(read_records([path], LABELLED))
     with pytest.raises(DataError, match="has no column 'wrods', only 'words', 'kind'"):
         list(read_records([path], Columns((("text", "label"),), {"text": "wrods"})))
+
+
+def test_the_first_pair_decides_what_is_source_and_target(tmp_path: Path) -> None:
+    lines = [{"en": "hello", "de": "hallo"}, {"de": "welt", "en": "world"}]
+    right = [("hello", "hallo"), ("world", "welt")]
+    for inside in (False, True):
+        written = [{"translation": line} if inside else line for line in lines]
+        (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, written)))
+        columns = Columns((("source", "target"),))
+        for _ in range(2):
+            found = list(read_records([tmp_path / "a.jsonl"], columns))
+            assert [one.values for one in found] == right
+    (tmp_path / "train.csv").write_text("en,de\na,b\n")
+    (tmp_path / "valid.csv").write_text("de,en\nc,d\n")
+    (tmp_path / "test.csv").write_text("fr,en\ne,f\n")
+    columns = Columns((("source", "target"),))
+    assert [one.values for one in read_records([tmp_path / "train.csv"], columns)] == [("a", "b")]
+    assert [one.values for one in read_records([tmp_path / "valid.csv"], columns)] == [("d", "c")]
+    with pytest.raises(DataError, match="'fr', 'en', but source and target were 'en' and 'de'"):
+        list(read_records([tmp_path / "test.csv"], columns))
+
+
+def test_splits_of_pairs_agree_on_source_and_target(tmp_path: Path) -> None:
+    sides = {"en": [f"the fox {n}" for n in range(60)], "de": [f"der fuchs {n}" for n in range(60)]}
+    train = write_as(tmp_path, "csv", sides)
+    (tmp_path / "v").mkdir()
+    other = {name: [f"{text} too" for text in texts] for name, texts in sides.items()}
+    valid = write_as(tmp_path / "v", "csv", dict(reversed(other.items())))
+    run(tmp_path, source=(train,), target=(), valid=(valid,), test=(), vocab_size=60)
+    assert (tmp_path / "out/valid.source.txt").read_text().splitlines() == other["en"]
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "right"),
+    [
+        (["query", "document"], {}, ("query", "document")),
+        (["query", "passage", "document"], {}, ("query", "passage")),
+        (["question", "answer", "comment"], {}, ("question", "answer")),
+        (["anchor", "positive", "text"], {}, ("anchor", "positive")),
+        (["q", "document"], {"query": "q"}, ("q", "document")),
+        (["query", "passage", "body"], {"text": "body"}, ("body",)),
+        (["document"], {}, ("document",)),
+    ],
+)
+def test_pairs_keep_their_queries(
+    names: list[str], given: dict[str, str], right: tuple[str, ...]
+) -> None:
+    assert Columns((("text",), ("query", "passage")), given).find(names) == right
 
 
 def test_classes_have_the_names_that_datasets_gave_them(tmp_path: Path) -> None:
@@ -159,6 +209,44 @@ def test_pictures_in_columns(tmp_path: Path) -> None:
     assert other.label_names == ("a", "b", "c") and one.label_names == ("0", "1", "2")
 
 
+def test_pictures_that_were_changed_are_prepared_anew(tmp_path: Path) -> None:
+    for number, (image, label) in enumerate(zip(*pictures(30), strict=True)):
+        (tmp_path / f"{number}.png").write_bytes(png(image))
+        with (tmp_path / "named.csv").open("a") as file:
+            file.write(f"{number}.png,{label}\n" if number else f"image,label\n0.png,{label}\n")
+    source = (tmp_path / "named.csv",)
+    run(tmp_path, "classification", source=source)
+    assert run(tmp_path, "classification", source=source).found
+    (tmp_path / "7.png").write_bytes(png(pictures(1, seed=1)[0][0]))
+    with pytest.raises(UsageError, match="prepared from other files"):
+        run(tmp_path, "classification", source=source)
+
+
+@pytest.mark.parametrize("what", ["text", "image"])
+@pytest.mark.parametrize("split", ["train", "valid", "test"])
+def test_a_split_of_which_nothing_is_left_is_refused(tmp_path: Path, split: str, what: str) -> None:
+    for number, image in enumerate(pictures(40)[0]):
+        (tmp_path / f"{number}.png").write_bytes(png(image))
+    given = {}
+    for name in ("train", "valid", "test"):
+        labels = ["good", "bad"] if name == split else ["Good", "Bad"]
+        labels = [""] if name == split == "train" else labels
+        rows = [f"{n}.png,{labels[n % len(labels)]}" for n in range(40)]
+        (tmp_path / f"{name}.csv").write_text("\n".join([f"{what},label", *rows]))
+        given["source" if name == "train" else name] = (tmp_path / f"{name}.csv",)
+    with pytest.raises(DataError, match=f"nothing is left of the {split} split: none of its 40"):
+        run(tmp_path, "classification", **given, skip_bad=True, allow_overlap=True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_lines_of_which_nothing_is_left_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("a line\n" * 50)
+    (tmp_path / "valid.txt").write_bytes(b"\xff\n" * 3)
+    given: Any = {"source": (tmp_path / "train.txt",), "valid": (tmp_path / "valid.txt",)}
+    with pytest.raises(DataError, match="nothing is left of the valid split: none of its 3"):
+        run(tmp_path, "language_modelling", **given, test=(), vocab_size=None, skip_bad=True)
+
+
 def test_pairs_in_columns_are_held_out_so_that_no_side_is_shared(tmp_path: Path) -> None:
     english = [f"the fox {n % 50}" for n in range(300)]
     german = [f"der fuchs {n % 70}" for n in range(100)] + [f"ein fuchs {n}" for n in range(200)]
@@ -185,6 +273,26 @@ def test_groups_are_held_out_whole(tmp_path: Path, form: str) -> None:
     assert [len(names) for names in seen] == [16, 2, 2] and len(set.union(*seen)) == 20
     with pytest.raises(DataError, match="has no column 'writer' to group by"):
         run(tmp_path, "classification", source=(path,), group_by="writer")
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl.gz"])
+def test_who_has_no_group_is_told(tmp_path: Path, form: str) -> None:
+    groups = [f"author {n // 10}" if n % 3 else "" for n in range(120)]
+    rows = {"text": list(map(str, range(120))), "label": [n % 2 for n in range(120)]}
+    path = write_as(tmp_path, form, {**rows, "author": groups})
+    columns = Columns((("text", "label"),), group_by="author")
+    found = list(read_records([path], columns))
+    assert [one.problem for one in found[:3]] == ["has no author", "", ""]
+    made = run(tmp_path, "classification", source=(path,), group_by="author", skip_bad=True)
+    assert sum(one.dropped.get("bad", 0) for one in made.manifest.splits.values()) == 40
+
+
+def test_a_text_of_a_table_that_is_not_utf8_is_told_with_its_file(tmp_path: Path) -> None:
+    raw = pa.array([b"good", b"caf\xe9"], type=pa.binary())
+    texts = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
+    parquet.write_table(pa.table({"text": texts, "label": [0, 1]}), tmp_path / "a.parquet")
+    with pytest.raises(DataError, match=r"a\.parquet has a text that is not UTF-8 \(byte 0xe9\)"):
+        list(read_records([tmp_path / "a.parquet"], LABELLED))
 
 
 def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
@@ -349,11 +457,18 @@ def test_a_column_alone_may_have_empty_cells(tmp_path: Path) -> None:
     assert [(one.line, *one.values) for one in found] == right
 
 
+def test_lines_of_blanks_are_none_of_several_columns(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n  \na\t1\n \t \n\t\t\n\nb\t2\n")
+    found = list(read_records([path], LABELLED))
+    assert [(one.line, bool(one.problem)) for one in found] == [(3, False), (4, True), (7, False)]
+
+
 def slowly(text: str) -> list[tuple[int, Any]]:
     """Line and cells, or their number where it is not 2, as Python's own reader finds them."""
     reader, found, last = csv.reader(io.StringIO(text, newline="\n")), list[tuple[int, Any]](), 0
     for cells in reader:
-        if cells:
+        if text.split("\n")[last].strip():  # where a record begins with a blank line it is one
             found.append((last + 1, tuple(cells) if len(cells) == 2 else len(cells)))
         last = reader.line_num
     return found

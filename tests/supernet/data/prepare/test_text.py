@@ -247,6 +247,17 @@ def test_a_stopped_preparation_leaves_nothing(folder: Path) -> None:
     assert not list(folder.glob("*out*"))
 
 
+def test_data_that_another_process_prepared_meanwhile_stay(folder: Path) -> None:
+    def meet(label: str, done: int, total: int) -> None:
+        if label == "Writing valid" and not (folder / "out").exists():
+            (folder / "out").mkdir()
+            (folder / "out/theirs").write_text("theirs")
+
+    with pytest.raises(UsageError, match="out was made by another process meanwhile"):
+        prepare(request(folder), meet)
+    assert [path.name for path in folder.glob("*out*/*")] == ["theirs"]
+
+
 def test_folders_of_others_are_left_alone(folder: Path) -> None:
     out = folder / "out"
     out.mkdir()
