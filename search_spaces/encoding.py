@@ -78,9 +78,11 @@ def encode_features(space: GenotypeSpace, genotypes: Genotypes) -> NDArray[np.fl
         genotypes: ``(N, S)`` canonical rows.
 
     Returns:
-        ``(N, F)`` float64 in column-major order, columns as in `feature_names`.
+        ``(N, F)`` float64 in column-major order, columns as in `feature_names`; F is 0 for a space
+        of genes that holds one network.
     """
-    return np.stack([values for _, values in _columns(space, genotypes)]).T
+    columns = [values for _, values in _columns(space, genotypes)]
+    return np.array(columns, dtype=np.float64).reshape(len(columns), len(genotypes)).T
 
 
 def cost_terms(space: GenotypeSpace) -> tuple[tuple[int, ...], ...]:

@@ -208,16 +208,20 @@ class GeneSpace(GenotypeSpace):
                 f"in the space {self.name} more than {MAX_DECIDING} combinations of choices decide "
                 "which other genes are there: let fewer decide"
             )
-        if sum(len(self._layers_of(gene)) for gene in self.genes) > MAX_SLOTS:
+        if sum(map(self._count, self.genes)) > MAX_SLOTS:
             raise UsageError(
                 f"the space {self.name} has more than {MAX_SLOTS} genes, those of layers counted "
                 "in each: search fewer"
             )
 
-    def _layers_of(self, gene: Gene) -> Sequence[int | None]:
+    def _count(self, gene: Gene) -> int:
+        """How many positions a gene has."""
         if gene.per_layer is None:
-            return [None]
-        return range(max(int(choice) for choice in self.gene(gene.per_layer).choices))
+            return 1
+        return max(int(choice) for choice in self.gene(gene.per_layer).choices)
+
+    def _layers_of(self, gene: Gene) -> Sequence[int | None]:
+        return [None] if gene.per_layer is None else range(self._count(gene))
 
     @cached_property
     def digest(self) -> str:

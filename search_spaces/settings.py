@@ -6,6 +6,7 @@ These are fixed by the space file, not searched; a model is built from `ModelSet
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
@@ -240,8 +241,11 @@ class ModelSettings:
     def _number_problem(self) -> str | None:
         if not 0 < self.norm_eps < 1:
             return f"norm_eps is between 0 and 1, for example 1e-5; given {self.norm_eps}"
-        if self.rotary_theta <= 1:
-            return f"rotary_theta is more than 1, for example 10000.0; given {self.rotary_theta}"
+        if not 1 < self.rotary_theta < math.inf:
+            return (
+                "rotary_theta is a finite number above 1, for example 10000.0; given "
+                f"{self.rotary_theta}"
+            )
         if not 0 < self.rotary_share <= 1:
             return f"rotary_share is more than 0 and at most 1; given {self.rotary_share}"
         if self.positions == "rotary" and self.relative_positions:

@@ -34,7 +34,7 @@ __all__ = [
     "Quality",
     "QualityMetric",
     "base_workload",
-    "check_cost_name",
+    "check_cost_names",
     "counted",
     "exact",
     "objective",
@@ -87,17 +87,23 @@ RESERVED = (
 LISTED_COSTS = (*(name for name in COSTS if name not in COUNTED), *COUNTED)
 
 
-def check_cost_name(name: str) -> None:
-    """Refuse a name that an evaluator's cost cannot have.
+def check_cost_names(names: Collection[str]) -> None:
+    """Refuse names that the costs of an evaluator cannot have.
 
     Raises:
-        UsageError: for a name that means something else, or is none.
+        UsageError: for a name that means something else, also beside the others, or is none.
     """
-    if name in RESERVED or not name.isidentifier():
-        raise UsageError(
-            f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits and "
-            f"_ that is none of {', '.join(RESERVED)}"
-        )
+    for name in names:
+        if name in RESERVED or not name.isidentifier():
+            raise UsageError(
+                f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits "
+                f"and _ that is none of {', '.join(RESERVED)}"
+            )
+        if OBJECTIVES[name].std_name in names:
+            raise UsageError(
+                f"an evaluator's cost cannot be called {OBJECTIVES[name].std_name!r} beside "
+                f"{name!r}, whose uncertainty is called that: give it another name"
+            )
 
 
 def objective(name: str, metric: QualityMetric, task: TaskName = TASK_NAMES[0]) -> Objective:

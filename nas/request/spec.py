@@ -33,7 +33,7 @@ from nas.objectives import (
     Objective,
     Quality,
     QualityMetric,
-    check_cost_name,
+    check_cost_names,
     objective,
 )
 from nas.request import picks
@@ -82,10 +82,10 @@ Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_lengt
 
 
 def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...]:
+    if evaluator is not None:
+        check_cost_names([name for name in given if name != QUALITY])
     for name in given:
-        if evaluator is not None and name != QUALITY:
-            check_cost_name(name)
-        elif name not in OBJECTIVES:
+        if evaluator is None and name not in OBJECTIVES:
             raise UsageError(f"unknown objective {name!r}; known are {', '.join(OBJECTIVES)}")
     if len(set(given)) != len(given):
         raise UsageError(f"an objective is named twice in {','.join(given)}")
@@ -97,11 +97,14 @@ def _objectives(given: tuple[str, ...], evaluator: str | None) -> tuple[str, ...
     return tuple(name for name in OBJECTIVES if name in given)  # quality comes first
 
 
-def _limits(limits: dict[str, float], evaluator: str | None) -> dict[str, float]:
+def _limits(
+    limits: dict[str, float], evaluator: str | None, objectives: tuple[str, ...]
+) -> dict[str, float]:
+    if evaluator is not None:
+        others = [name for name in objectives if name not in (QUALITY, *limits)]
+        check_cost_names([*limits, *others])
     for name, value in limits.items():
-        if evaluator is not None:
-            check_cost_name(name)
-        elif name not in COSTS:
+        if evaluator is None and name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
         if value <= 0:
             raise UsageError(f"the limit {name}={value:g} must be above 0")
@@ -218,7 +221,7 @@ class SearchTerms(BaseModel):
     @classmethod
     def _limits(cls, given: dict[str, float], info: ValidationInfo) -> dict[str, float]:
         with as_value_error():
-            return _limits(given, info.data.get("evaluator"))
+            return _limits(given, info.data.get("evaluator"), info.data.get("objectives", ()))
 
     @field_validator("pick")
     @classmethod

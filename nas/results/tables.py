@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 INTEGERS = ("params", "flops")
 FLAGS = ("on_front", "picked", "retrained")
+TIMES = ("started", "ended")
 TEXTS = ("id", "doubtful", "source", "failed", "reason", "stage", "label", "state")
 
 
@@ -94,7 +95,7 @@ class RunResults:
         rows += [
             {
                 "id": one.network.id,
-                **genes_of(self.contents, one.network),
+                **self._genes(one.network),
                 "failed": one.failure.kind,
                 "reason": one.failure.reason,
                 "tries": one.failure.tries,
@@ -149,7 +150,27 @@ class RunResults:
 
     def _rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
         rows = zip(as_rows(entries), entries, strict=True)
-        return [{**row, **genes_of(self.contents, entry.network)} for row, entry in rows]
+        return [{**row, **self._genes(entry.network)} for row, entry in rows]
+
+    def _genes(self, network: Network) -> dict[str, Any]:
+        genes = genes_of(self.contents, network)
+        return {self._gene_columns[name]: value for name, value in genes.items()}
+
+    @cached_property
+    def _gene_columns(self) -> dict[str, str]:
+        """Gene → its column, which in no table is called as another is."""
+        run = self.contents
+        entries = [*self._found.entries, *run.verified, *run.observed, *run.population]
+        known = [name for row in as_rows(entries)[:1] for name in row]
+        taken = {*known, *INTEGERS, *FLAGS, *TIMES, *TEXTS, "tries"}
+        columns = {}
+        for slot in run.spec.domain.slots:
+            column = slot.name
+            while column in taken:
+                column = f"gene_{column}"
+            taken.add(column)
+            columns[slot.name] = column
+        return columns
 
 
 def genes_of(run: RunContents, network: Network) -> dict[str, Any]:
@@ -199,7 +220,7 @@ def _column(values: Sequence[Any], name: str) -> Any:
 
     if name in FLAGS:
         return pd.Series(values, dtype="bool")
-    if name in ("started", "ended"):
+    if name in TIMES:
         return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True)
     if name in TEXTS or name.endswith("attention"):
         return pd.Series(values, dtype="str")

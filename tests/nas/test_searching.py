@@ -301,6 +301,7 @@ def test_wrong_costs_end_in_a_sentence(
         ({"device": "cuda"}, "--device is for networks that are trained here"),
         ({"limits": {"id": 3}}, "cannot be called 'id'"),
         ({"limits": {"ms": -1}}, "must be above 0"),
+        ({"limits": {"ms_std": 3}}, "cannot be called 'ms_std' beside 'ms', whose uncertainty"),
         ({"settings": {"rounds.prune": "true"}}, "rounds.prune is for networks that are trained"),
         ({"pick": "energy<=3"}, "no 'energy' is measured"),
         ({"colour": "red"}, "colour"),
@@ -312,7 +313,10 @@ def test_wrong_requests_are_told(tmp_path: Path, asked: dict[str, Any], words: s
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("names", [["quality"], ["ms"], ["quality", "tokens_per_s"]])
+@pytest.mark.parametrize(
+    "names",
+    [["quality"], ["ms"], ["quality", "tokens_per_s"], ["quality", "ms_std", "ms"]],
+)
 def test_wrong_objectives_are_told(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(UsageError, match="objectives need quality and|cannot be called"):
         search(SPACE, Good(), names, out=tmp_path / "run")
@@ -322,6 +326,8 @@ def test_a_space_of_few_networks_is_refused(tmp_path: Path) -> None:
     few = GeneSpace("few", (Gene("width", (1, 2, 3)),))
     with pytest.raises(UsageError, match="holds 3 networks"):
         search(few, Good(), ["quality", "ms"], out=tmp_path / "run")
+    with pytest.raises(UsageError, match="holds 1 network, and"):
+        search(few.restrict({"width": [2]}), Good(), ["quality", "ms"], out=tmp_path / "other")
 
 
 def test_evaluators_say_their_batch_rightly(tmp_path: Path) -> None:

@@ -185,6 +185,12 @@ def test_fields_that_decide_each_other() -> None:
     assert chain.size == 1 + (1 + 3) * (1 + 4) == len(enumerate_all(chain))
 
 
+def test_a_space_of_one_network_has_no_columns() -> None:
+    one = GeneSpace("one", (Gene("width", (8,)), Gene("norm", ("rms",), ordered=False)))
+    assert encode_features(one, enumerate_all(one)).shape == (1, 0) == (1, len(feature_names(one)))
+    assert cost_terms(one) == ()
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -203,6 +209,10 @@ def test_fields_that_decide_each_other() -> None:
         ("[genes.a]\ninteger = [1]\nwhen = {b = [1]}", "earlier gene"),
         ("[genes.b]\ninteger=[1]\n[genes.a]\ninteger = [1]\nwhen = {b = [2]}", "earlier gene"),
         ("[genes.n]\ninteger=[9999]\n[genes.a]\ninteger=[1]\nper_layer='n'", "more than 5000"),
+        (
+            f"[genes.n]\ninteger=[{10**20}]\n[genes.a]\ninteger=[1]\nper_layer='n'",
+            "more than 5000 genes",
+        ),
         ("[space]\nname = 3\n[genes.a]\ninteger = [1]", "space.name"),
         ("[genes]", "no gene"),
         ("[model]\nx = 1", "model"),

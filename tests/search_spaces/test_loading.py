@@ -252,6 +252,8 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         ("= 16", "= 16\nclass_token = 1", "line 7, model.class_token: found 1, allowed are true"),
         ("= 16", "= 16\nhead_dim = 8", "line 5, model: give exactly one of head_dim and qkv_dim"),
         ("= 16", "= 16\npooling = 'class'", "line 5, model: pooling is 'class'"),
+        ("= 16", "= 16\nrotary_theta = nan", "line 5, model: rotary_theta is a finite number"),
+        ("= 16", "= 16\nrotary_theta = 1e400", "line 5, model: rotary_theta is a finite number"),
         ("num_classes = 10", "", "line 5, model: a classification space needs num_classes"),
         ('"tokens"', '"sound"', "line 11, model.input.kind: found 'sound', allowed are 'image'"),
         ('"tokens"', "[1]", r"line 11, model.input.kind: found \[1\]"),

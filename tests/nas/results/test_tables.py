@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -15,9 +16,12 @@ from nas.results.tables import RunResults
 from nas.run.events import Note, StageFinished, StageStarted
 from nas.run.folder import RunFolder
 from nas.run.stages import search_stages
+from nas.searching import search
 from nas.stages.outcomes import values_of
 from search_spaces.errors import DamagedRunError, UsageError
+from search_spaces.genes import parse_genes
 from tests.support import report_cases
+from tests.support.external_cases import GENES, NUMBERS, Good
 from tests.support.run_fixture import OBSERVED, empty_run, finished_run
 
 finished, run, contents = report_cases.finished, report_cases.run, report_cases.contents
@@ -59,6 +63,31 @@ def test_genes_are_those_of_the_networks(finished: Path, results: RunResults) ->
             if there:
                 assert row[f"encoder.{number}.attention"] == stack.layers[number].attention
                 assert row[f"encoder.{number}.ffn_dim"] == stack.layers[number].ffn_dim
+
+
+def test_genes_that_are_called_as_columns_have_columns_of_their_own(tmp_path: Path) -> None:
+    ours = {"width": "id", "norm": "params", "eps": "quality"}
+    text = GENES
+    for name, other in ours.items():
+        text = text.replace(f"genes.{name}]", f"genes.{other}]").replace(
+            f"{{ {name} =", "{ params ="
+        )
+
+    class Renamed(Good):
+        def answer(self, network: dict[str, Any]) -> Any:
+            back = {other: name for name, other in ours.items()}
+            return super().answer({back.get(name, name): one for name, one in network.items()})
+
+    space = parse_genes(text, "mine.toml")
+    search(space, Renamed(), ["quality", "ms"], out=tmp_path / "run", settings=NUMBERS)
+    run = nas.results.open(tmp_path / "run")
+    for table in (run.front, run.networks, run.observations):
+        assert {"gene_id", "gene_params", "gene_quality", "ratio.0"} <= {*table.columns}
+        assert set(table["gene_id"]) <= {16, 32, 64, 128}
+    entry = run.contents.observed[0]
+    row = run.observations.loc[entry.id]
+    assert row["quality"] == entry.measured["quality"]
+    assert row["gene_params"] == entry.network["params"]
 
 
 def test_networks_are_listed_once_from_where_they_are_known_best(

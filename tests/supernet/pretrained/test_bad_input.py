@@ -319,7 +319,11 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
         ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
         ("llama", {"rope_parameters": {"rope_theta": -1}}, "rope_theta is -1"),
-        ("llama", {"rope_parameters": {"rope_theta": 0.5}}, "rotary_theta is more than 1"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_theta": 0.5}},
+            "rotary_theta is a finite number above 1",
+        ),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("llama", {"hidden_act": "xielu"}, "hidden_act is 'xielu'"),
         ("llama", {"head_dim": 9}, "head_dim is 9"),

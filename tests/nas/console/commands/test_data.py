@@ -112,7 +112,7 @@ def test_classes_that_cannot_be_learnt_are_told(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / "pets" / name).mkdir(parents=True)
         for number in range(20):
-            pixels = np.full((8, 8, 3), 10 * number + ord(name), dtype=np.uint8)
+            pixels = np.full((8, 8, 3), 5 * number + ord(name), dtype=np.uint8)
             content = b"no picture" if name == "c" else png(pixels)
             (tmp_path / f"pets/{name}/{number}.png").write_bytes(content)
     done = prepared(tmp_path, "--source", str(tmp_path / "pets"), "--skip-bad")
