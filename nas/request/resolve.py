@@ -6,6 +6,7 @@ own machine finds files, a server what is registered on it. Both are a `Site`.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -350,7 +351,8 @@ def find_space(
         with blaming("space"):
             raise UsageError(
                 f"networks of the space {space.name} cannot inherit from {begun.start.folder}: "
-                f"{problem}; nas space from {begun.start.folder} writes one whose networks can"
+                f"{problem}; nas space from {shlex.quote(begun.start.folder)} writes one whose "
+                "networks can"
             )
     if not source.restrict:
         return space

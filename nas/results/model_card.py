@@ -35,6 +35,8 @@ _NO_SCORES = (
     "seed",
     "params",
     "by_distance",
+    "settings",
+    "tuning",
 )
 SCORES = {
     "bleu": "BLEU",

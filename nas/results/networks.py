@@ -155,7 +155,7 @@ def choose_inherited(folder: RunFolder, given: str | None) -> str:
     if given is None:
         raise UsageError(
             f"--inherited needs --arch ID, one of the {len(known)} networks that the run has "
-            f"measured; nas show {folder.path} lists those of its front"
+            f"measured; nas show {shlex.quote(str(folder.path))} lists those of its front"
         )
     return find_id(given, known, f"network that {folder.path} has measured")
 
@@ -243,9 +243,8 @@ def check_inherits(folder: RunFolder, network_id: str) -> None:
         UsageError: saying how the network gets some.
     """
     if reason := nothing_inherited(folder.spec):
-        raise UsageError(
-            f"{reason}; nas retrain {folder.path} --pick {network_id} trains it from scratch"
-        )
+        run = shlex.quote(str(folder.path))
+        raise UsageError(f"{reason}; nas retrain {run} --pick {network_id} trains it from scratch")
 
 
 def _check_weights(folder: RunFolder, stage: str) -> None:

@@ -9,7 +9,8 @@ Shapes: N tokens, H height, W width, C channels, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,11 @@ def _no_words() -> UsageError:
 
 
 def predict(
-    network: TrainedNetwork | Exported, reading: Reading, inputs: Sequence[str], tokens: int
+    network: TrainedNetwork | Exported,
+    reading: Reading,
+    inputs: Sequence[str],
+    tokens: int,
+    places: Sequence[str] = (),
 ) -> Iterator[Prediction]:
     """The answers to inputs, in their order.
 
@@ -161,22 +166,43 @@ def predict(
         reading: how it reads.
         inputs: paths of pictures, or texts.
         tokens: that a language model writes behind each text.
+        places: where each text stands, for messages; empty where that is not known.
 
     Raises:
         DataError: for what is no picture, or no text of the network's symbols; with its name.
-        UsageError: for a text that is empty or too long.
+        UsageError: for a text that is empty or too long, or too many tokens.
     """
     from latency.turns import computing
 
     with computing(network.device):
         if reading.task == "translation":
             yield from map(Prediction, inputs, _translated(network, reading, inputs))
-        elif reading.task == "classification":
-            for given, row in zip(inputs, _read(reading, inputs), strict=True):
-                yield _classified(network, reading, given, row)
-        else:
-            for given in inputs:
-                yield Prediction(given, _continued(network, reading, given, tokens))
+            return
+        room = reading.settings.max_length - tokens
+        if reading.task == "language_modelling" and room < 1:
+            raise UsageError(
+                f"{mark('tokens')} {tokens} is too many: the network reads "
+                f"{reading.settings.max_length} with the text"
+            )
+        for given, place in zip(inputs, places or [""] * len(inputs), strict=True):
+            with _naming(place):
+                if reading.task == "classification":
+                    found = _classified(network, reading, given, _read(reading, given))
+                else:
+                    found = Prediction(given, _continued(network, reading, given, tokens))
+            yield found
+
+
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Let a refusal of a text name where it stands."""
+    try:
+        yield
+    except (DataError, UsageError) as error:
+        if not place:
+            raise
+        kind = DataError if isinstance(error, DataError) else UsageError
+        raise kind(f"{place}: {error.marked}") from error
 
 
 def _translated(
@@ -215,19 +241,17 @@ def _classified(
     return Prediction(given, next(iter(chances)), chances)
 
 
-def _read(reading: Reading, inputs: Iterable[str]) -> Iterator[Tensor]:
-    """Inputs as the network takes them, one at a time: ``(1, C, H, W)`` or ``(1, N)``."""
+def _read(reading: Reading, given: str) -> Tensor:
+    """An input as the network takes it: ``(1, C, H, W)`` or ``(1, N)``."""
     import torch
 
     form = reading.settings.input
-    for given in inputs:
-        if isinstance(form, ImageInput):
-            yield _picture(Path(given), form, reading.facts)
-        else:
-            row = _row(reading, given)
-            if not row:
-                raise UsageError("a text is empty: give at least one word of it")
-            yield torch.tensor([row])
+    if isinstance(form, ImageInput):
+        return _picture(Path(given), form, reading.facts)
+    row = _row(reading, given)
+    if not row:
+        raise UsageError("a text is empty: give at least one word of it")
+    return torch.tensor([row])
 
 
 def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
@@ -283,12 +307,7 @@ def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, 
     prompt = [*begin, *tokenizer.encode([text])[0]]
     if not prompt:
         raise UsageError("a text is empty, and texts have no begin mark: give its first word")
-    room = longest - tokens
-    if room < 1:
-        raise UsageError(
-            f"{mark('tokens')} {tokens} is too many: the network reads {longest} with the text"
-        )
-    new, written = prompt[-room:], list[int]()
+    new, written = prompt[tokens - longest :], list[int]()
     model: Any = network.model
     with torch.inference_mode():
         state = model.start(network.architecture)

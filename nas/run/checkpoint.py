@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -77,7 +78,7 @@ def check_tokenizer(data: Path, start: Start) -> None:
     if input_file(read_folder(folder)).sha256 not in read:
         raise DataError(
             f"{data} was prepared with another tokenizer than that of the checkpoint in {folder}: "
-            f"prepare it anew with nas data prepare --tokenizer {folder}"
+            f"prepare it anew with nas data prepare --tokenizer {shlex.quote(str(folder))}"
         )
 
 

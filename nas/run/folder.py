@@ -139,8 +139,8 @@ class RunFolder:
             return checked_protected(self.spec.space, self.read_json(PROTECTED_FILE)["keep"])
         except (LookupError, TypeError, AttributeError, UsageError, DamagedRunError) as error:
             raise DamagedRunError(
-                f"{self.path / PROTECTED_FILE} is damaged ({error}); nas resume {self.path} --keep "
-                "writes it anew, --keep none without any"
+                f"{self.path / PROTECTED_FILE} is damaged ({error}); nas resume "
+                f"{shlex.quote(str(self.path))} --keep writes it anew, --keep none without any"
             ) from error
 
     def protect(self, protected: ProtectedChoices) -> None:
@@ -334,7 +334,8 @@ def locked(path: Path, wait_s: float = LOOKING_S) -> Iterator[None]:
         lock.acquire(timeout=wait_s)
     except Timeout as error:
         raise RunConflictError(
-            f"another process is working on {path}; wait for it, or follow it with nas show {path}"
+            f"another process is working on {path}; wait for it, or follow it with nas show "
+            f"{shlex.quote(str(path))}"
         ) from error
     try:
         yield

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, Self
@@ -160,8 +161,8 @@ def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
         return OmniViews.from_json(folder.read_json(name))
     except UNREADABLE as error:
         raise DamagedRunError(
-            f"{folder.path / name} is damaged ({error}); nas show {folder.path} --attention "
-            f"{identity} makes it anew"
+            f"{folder.path / name} is damaged ({error}); nas show "
+            f"{shlex.quote(str(folder.path))} --attention {identity} makes it anew"
         ) from error
 
 

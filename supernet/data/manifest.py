@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
@@ -177,17 +178,17 @@ def read_manifest(folder: Path) -> Manifest:
             version.
     """
     path = folder / FILE_NAME
+    command = f"nas data prepare --source {shlex.quote(folder.name)} --out DIR"
     if folder.is_file():
         raise DataError(
-            f"{folder} is a file, and data are read from a folder: nas data prepare --source "
-            f"{folder.name} --out DIR makes one of it"
+            f"{folder} is a file, and data are read from a folder: {command} makes one of it"
         )
     if not folder.is_dir():
         raise DataError(f"there is no folder {folder} of prepared data; nas data prepare makes one")
     if not path.is_file():
         raise DataError(
-            f"{folder} has no {FILE_NAME}, so it holds no data made by nas data prepare; "
-            f"nas data prepare --source {folder.name} --out DIR makes a folder of what is in it"
+            f"{folder} has no {FILE_NAME}, so it holds no data made by nas data prepare; {command} "
+            "makes a folder of what is in it"
         )
     try:
         found = json.loads(path.read_text("utf-8"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
@@ -33,12 +33,20 @@ if TYPE_CHECKING:
     from supernet.data.prepare.records import Record
 
 SHOWN = 3  # classes
+STDIN = "standard input"
 # What of the data a network is given, by its task.
 READS: dict[TaskName, str] = {
     "classification": "text",
     "language_modelling": "text",
     "translation": "source",
 }
+
+
+class _Input(NamedTuple):
+    """A picture's path or a text, and where the text stands."""
+
+    text: str
+    place: str = ""
 
 
 def predict_inputs(
@@ -64,9 +72,9 @@ def predict_inputs(
 ) -> None:
     """Tell what a network trained from scratch says: a class, a translation, how a text goes on.
 
-    One answer for each picture or line, in their order; with --json one object a line. Of the run's
-    data only vocabularies, names of classes and the scale of pixels are used; an export brings
-    them along.
+    One answer for each picture or line, in their order, line feeds in it escaped; with --json one
+    object a line. Of the run's data only vocabularies, names of classes and the scale of pixels are
+    used; an export brings them along.
     """
     network: networks.TrainedNetwork | Exported
     if (Path(run) / FACTS_FILE).is_file():
@@ -78,7 +86,10 @@ def predict_inputs(
     if reading.pictures and not files:
         raise UsageError(f"the networks of {run} read pictures: give their files")
     inputs = list(_inputs(files or [], reading, dict(columns_of(column)), jsonl))
-    write_lines(_line(answer, as_json) for answer in predict(network, reading, inputs, tokens))
+    answers = predict(
+        network, reading, [one.text for one in inputs], tokens, [one.place for one in inputs]
+    )
+    write_lines(_line(answer, as_json) for answer in answers)
 
 
 def _of_run(
@@ -105,15 +116,19 @@ def _line(prediction: Prediction, as_json: bool) -> str:
     if as_json:
         return json.dumps(prediction.to_json(), ensure_ascii=False)
     if not prediction.chances:
-        return prediction.answer
+        return _one_line(prediction.answer)
     likely = list(prediction.chances.items())[:SHOWN]
     shown = ", ".join(f"{name} {chance:.1%}" for name, chance in likely)
-    return f"{prediction.given}\t{shown}" if len(prediction.given) <= 200 else shown
+    return _one_line(f"{prediction.given}\t{shown}" if len(prediction.given) <= 200 else shown)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
 def _inputs(
     files: list[Path], reading: Reading, columns: dict[str, str], jsonl: bool
-) -> Iterator[str]:
+) -> Iterator[_Input]:
     """The pictures and texts of files, or of standard input where there are none.
 
     Raises:
@@ -126,22 +141,22 @@ def _inputs(
     if not files:
         lines = read_lines()
         if not jsonl:
-            yield from lines
+            yield from (_Input(line, f"{STDIN}:{n}") for n, line in enumerate(lines, start=1))
             return
-        yield from (_value(one, "standard input") for one in read_lines_as(lines, wanted))
+        yield from (_value(one, STDIN) for one in read_lines_as(lines, wanted))
     for file in files:
         if file.is_dir() and not has_columns(file):
             raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
         if reading.pictures and not has_columns(file):
-            yield str(file)
+            yield _Input(str(file))
             continue
         for record in read_records([file], wanted):
             yield _value(record, str(file))
 
 
-def _value(record: Record, name: str) -> str:
+def _value(record: Record, name: str) -> _Input:
     value: Any = record.values[0] if record.values else None
     if record.problem or isinstance(value, bytes):
         reason = record.problem or "a picture is a file here: give its path"
         raise DataError(f"{name}:{record.line}: {reason}")
-    return str(value)
+    return _Input(str(value), "" if isinstance(value, Path) else f"{name}:{record.line}")

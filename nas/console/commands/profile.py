@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -123,7 +124,8 @@ def profile(
     say(f"Profile {out_file}")
     if report is not None:
         say(f"Report  {report} (open it in a browser)")
-    say(f"Next    nas search --space {space} --device-profile {out_file}")
+    quoted, profile = shlex.quote(space), shlex.quote(str(out_file))
+    say(f"Next    nas search --space {quoted} --device-profile {profile}")
 
 
 def _drop(request: ProfileRequest, out_file: Path) -> None:

@@ -131,7 +131,11 @@ def read_lines() -> Iterator[str]:
 
 
 def write_lines(lines: Iterable[str]) -> None:
-    """Print lines as UTF-8, whatever the terminal's encoding, and with nothing around them."""
+    """Print lines as UTF-8, whatever the terminal's encoding, and with nothing around them.
+
+    What of a path is not UTF-8 is escaped as in JSON.
+    """
     sys.stdout.flush()
-    sys.stdout.buffer.write("".join(f"{line}\n" for line in lines).encode())
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace"))
     sys.stdout.buffer.flush()

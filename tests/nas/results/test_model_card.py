@@ -106,6 +106,14 @@ def test_inherited_scores_are_those_of_the_search(run: RunFolder) -> None:
     assert "not trained further" in card and "test split" not in card
 
 
+def test_settings_of_a_tuned_network_are_no_scores(run: RunFolder) -> None:
+    scores = facts_of(run)["scores"]
+    name = f"retrained/{network(run).id}/result.json"
+    tuned = {"settings": {"learning_rate": 0.001}, "tuning": {"trials": 8}}
+    run.write_json(name, run.read_json(name) | tuned)
+    assert facts_of(run)["scores"] == scores
+
+
 def test_a_line_in_a_description_does_not_break_the_table(run: RunFolder) -> None:
     facts = facts_of(run)
     facts["space"] = {**facts["space"], "description": "a | b\nc"}

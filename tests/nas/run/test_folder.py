@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
+from nas.results.networks import choose_inherited
 from nas.run.events import Note, Progress, StageFinished
 from nas.run.folder import RunFolder, checksum
+from nas.run.layout import PROTECTED_FILE
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 from tests.support.pipeline_cases import logged, spec_of, tiny, tree
 
@@ -102,6 +105,22 @@ def test_one_process_at_a_time(folder: RunFolder) -> None:
         pass
     with RunFolder.open(folder.path).locked():
         pass
+
+
+def test_commands_in_messages_can_be_typed_whatever_the_folder_is_called(tmp_path: Path) -> None:
+    folder = tiny(tmp_path / "my run; yes")
+    typed = f"'{folder.path}'"
+    with (
+        folder.locked(),
+        pytest.raises(RunConflictError, match=re.escape(f"nas show {typed}")),
+        RunFolder.open(folder.path).locked(),
+    ):
+        pass
+    (folder.path / PROTECTED_FILE).write_text("{")
+    with pytest.raises(DamagedRunError, match=re.escape(f"nas resume {typed} --keep")):
+        _ = folder.protected
+    with pytest.raises(UsageError, match=re.escape(f"nas show {typed} lists")):
+        choose_inherited(folder, None)
 
 
 def test_the_lock_goes_with_an_error(folder: RunFolder) -> None:

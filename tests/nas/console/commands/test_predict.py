@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -146,6 +147,20 @@ def test_a_long_text_is_cut_as_the_data_were(runs: dict[str, RunFolder]) -> None
     assert once["chances"] == longer["chances"]
 
 
+def test_there_is_one_answer_a_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "yes\\nyes"}\n{"text": "no"}\n')
+    first, second = nas(runs["mails"].path, tmp_path / "a.jsonl").stdout.splitlines()
+    assert first.startswith("yes\\nyes\t") and second.startswith("no\t")
+
+
+def test_paths_that_are_not_utf8_are_told(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    file = tmp_path / os.fsdecode(b"caf\xe9.png")
+    file.write_bytes(png(pictures(1)[0][0]))
+    (found,) = answers(runs["pets"].path, file)
+    assert found["input"] == str(file)
+    assert nas(runs["pets"].path, file).stdout.startswith(f"{tmp_path}/caf\\udce9.png\t")
+
+
 def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
     translated = nas(runs["translation"].path, given="the fox sees a bird .\n")
     again = CliRunner().invoke(
@@ -163,7 +178,8 @@ def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
         ("pets", ["{tmp}/none.png"], "", "cannot be read"),
         ("pets", ["{tmp}"], "", "is a folder: give the files in it"),
         ("pets", ["{tmp}/text.png"], "", "is no PNG or JPEG image"),
-        ("mails", [], "\n", "a text is empty"),
+        ("mails", [], "yes\n\n", "standard input:2: a text is empty"),
+        ("mails", ["{tmp}/blank.csv"], "", "blank.csv:3: a text is empty"),
         ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
         ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl:1: a line is a JSON object such as"),
         ("language_modelling", ["--tokens", "100000"], "a\n", "is too many"),
@@ -179,6 +195,7 @@ def test_what_cannot_be_answered_is_refused(
 ) -> None:
     (tmp_path / "text.png").write_text("no picture")
     (tmp_path / "bad.jsonl").write_text('{"label": 1}\n')
+    (tmp_path / "blank.csv").write_text('text,label\nyes,1\n"",0\n')
     done = nas(runs[name].path, *(w.replace("{tmp}", str(tmp_path)) for w in words), given=given)
     assert done.exit_code in (1, 2) and message in " ".join(done.stderr.split())
     assert not done.stdout

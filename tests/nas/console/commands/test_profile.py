@@ -85,12 +85,13 @@ def test_a_real_profile_is_written_whole() -> None:
 
 def test_several_workloads_and_a_table_for_each(monkeypatch: pytest.MonkeyPatch) -> None:
     FakeDevice(monkeypatch)
-    done = profile("--samples", "12", "--workload", "batch=1", "--workload", "batch=3")
+    out = Path("my board.json")
+    done = profile("--samples", "12", "--workload", "batch=1", "--workload", "batch=3", out=out)
     assert done.exit_code == 0, done.output
-    assert [one.workload.batch for one in read_device_profile(OUT).workloads] == [1, 3]
+    assert [one.workload.batch for one in read_device_profile(out).workloads] == [1, 3]
     assert [done.stdout.count(word) for word in ("batch 1,", "batch 3,", "MAPE")] == [1, 1, 6]
     assert "12 of 12 networks timed" in done.stderr
-    assert done.stdout.splitlines()[-1].endswith("--device-profile board.json")
+    assert done.stdout.splitlines()[-1].endswith("--device-profile 'my board.json'")
 
 
 def finished(fake: FakeDevice, out: Path) -> DeviceProfile:
