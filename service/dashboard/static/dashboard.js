@@ -49,11 +49,13 @@
     if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
   }
 
-  // False when the page has to be loaded as a whole: it has other parts now, or the login is over.
+  // False when the page has to be loaded as a whole: it has other parts now, is followed no longer,
+  // is gone, or the login is over. Null after an error that may pass.
   async function refresh() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return false;
+    if (!answer.ok) return [401, 404].includes(answer.status) ? false : null;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (page.body.dataset.follow !== document.body.dataset.follow) return false;
     const parts = [...page.querySelectorAll("[data-part]")];
     const names = (all) => [...all].map(named).join();
     if (names(parts) !== names(document.querySelectorAll("[data-part]"))) return false;
@@ -62,7 +64,8 @@
     return true;
   }
 
-  // At most once a second, and less often where the page takes long.
+  // At most once a second, and less often where the page takes long or cannot be had.
+  const LONGEST_PAUSE_MS = 30000;
   let waiting = null;
   let pauseMs = 1000;
 
@@ -71,18 +74,23 @@
     waiting = setTimeout(async () => {
       const began = performance.now();
       const whole = await refresh().catch(() => null);
-      pauseMs = Math.max(1000, 3 * (performance.now() - began));
+      if (whole === null) pauseMs = Math.min(2 * pauseMs, LONGEST_PAUSE_MS);
+      else pauseMs = Math.max(1000, 3 * (performance.now() - began));
       waiting = null;
+      if (whole === null) refreshSoon();
       if (whole === false) location.reload();
     }, pauseMs);
   }
 
   // -- what happens to a job --------------------------------------------------------------------
 
+  const REOPEN_MS = 5000;
+
   function follow() {
     const { follow: address } = document.body.dataset;
     let after = document.body.dataset.after;
     let source = null;
+    let again = null;
 
     function open() {
       source = new EventSource(`${address}?after=${after}`);
@@ -94,10 +102,17 @@
         source.close();
         location.reload();
       });
+      // A browser goes on by itself after a lost connection, but not after an answer that is an error.
+      source.onerror = () => {
+        if (source.readyState !== EventSource.CLOSED) return;
+        refreshSoon();
+        again = setTimeout(visible, REOPEN_MS);
+      };
     }
 
     // A browser holds few connections to one server, and a hidden page needs none.
     function visible() {
+      clearTimeout(again);
       source?.close();
       if (!document.hidden) open();
     }
@@ -123,15 +138,19 @@
     history.replaceState(null, "", address);
   }
 
+  const asked = () => picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
+
   async function show(id) {
     if (picked.includes(id)) return;
     picked.push(id);
     if (picked.length > 2) picked.shift();
     remembered();
-    const query = picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
+    const query = asked();
     const answer = await fetch(`${chosen.dataset.networks}?${query}`);
-    if (!answer.ok) return;
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const text = await answer.text();
+    // Others may have been clicked meanwhile, or closed.
+    if (!answer.ok || query !== asked()) return;
+    const page = new DOMParser().parseFromString(text, "text/html");
     const clear = document.createElement("button");
     clear.type = "button";
     clear.textContent = "Close";
@@ -257,12 +276,23 @@
 
   // -- a network that is asked ------------------------------------------------------------------
 
+  // What an answer holds. A proxy before the service may answer, too, and not with JSON.
+  function read(status, text) {
+    if (status === 204) return null;
+    let found = null;
+    try {
+      found = JSON.parse(text);
+    } catch {
+      throw new Error(`the service, or a proxy before it, answered ${status}`);
+    }
+    if (status >= 300) throw new Error(found?.detail ?? `the service answered ${status}`);
+    return found;
+  }
+
   async function ask(method, path, body) {
     const headers = body ? { "Content-Type": "application/json" } : {};
     const answer = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
-    const found = answer.status === 204 ? null : await answer.json();
-    if (!answer.ok) throw new Error(found.detail);
-    return found;
+    return read(answer.status, await answer.text());
   }
 
   function element(name, text, classes = "") {
@@ -328,7 +358,7 @@
 
   // -- a checkpoint that is uploaded ------------------------------------------------------------
 
-  // A request whose progress can be seen, which fetch does not tell.
+  // A request whose progress can be seen, which fetch does not tell; what is answered.
   function send(path, file, tell) {
     return new Promise((done, fail) => {
       const request = new XMLHttpRequest();
@@ -337,9 +367,11 @@
       request.upload.onprogress = (event) => tell(event.loaded);
       request.onerror = () => fail(new Error(`the connection was lost while ${file.name} was sent`));
       request.onload = () => {
-        if (request.status < 300) return done();
-        const found = JSON.parse(request.responseText || "{}");
-        fail(new Error(found.detail ?? `the service answered ${request.status}`));
+        try {
+          done(read(request.status, request.responseText));
+        } catch (error) {
+          fail(error);
+        }
       };
       request.send(file);
     });
@@ -414,12 +446,17 @@
   const CHUNK = 8 * 2 ** 20;
   const TRIES = 5;  // of a chunk, before the reader is asked to go on
 
-  // Sends what the service has not got yet; a file that is on its way goes on there. The id of the upload.
+  // Upload → when its file was last changed, as far as this browser has sent it.
+  const changed = (id) => `changed ${id}`;
+
+  // Sends what the service has not got yet; a file that is on its way goes on there. The upload.
   async function uploadData(form, bar, say) {
     const [file] = form.elements.file.files;
     const { name, task, image_size, group_by, skip_bad } = form.elements;
     const known = await ask("GET", "/api/v1/data");
-    const same = (one) => one.state === "coming" && one.file === file.name && one.bytes === file.size;
+    const same = (one) =>
+      one.state === "coming" && one.name === name.value && one.file === file.name && one.bytes === file.size
+      && [null, String(file.lastModified)].includes(localStorage.getItem(changed(one.id)));
     const named = [...form.querySelectorAll("label:not([hidden]) [name^='column.']")].filter((one) => one.value);
     const how = {
       task: task.value,
@@ -431,26 +468,32 @@
     const wanted = { name: name.value, file: file.name, bytes: file.size, ...how };
     let upload = known.uploads.find(same) ?? await ask("POST", "/api/v1/data", wanted);
     const place = `/api/v1/data/${upload.id}`;
+    localStorage.setItem(changed(upload.id), file.lastModified);
     bar.max = file.size;
     let failed = 0;
-    while (upload.received < file.size) {
-      const offset = upload.received;
-      const part = file.slice(offset, offset + CHUNK);
-      say(`Sending ${file.name}.`);
+    let told = true;  // whether it is known how much has come
+    while (!told || upload.received < file.size) {
       try {
-        await send(`${place}/content?offset=${offset}`, part, (bytes) => { bar.value = offset + bytes; });
-        failed = 0;
+        if (told) {
+          const offset = upload.received;
+          const part = file.slice(offset, offset + CHUNK);
+          say(`Sending ${file.name}.`);
+          upload = await send(`${place}/content?offset=${offset}`, part, (bytes) => { bar.value = offset + bytes; });
+          failed = 0;
+        } else upload = await ask("GET", place);
+        told = true;
       } catch (error) {
+        told = false;
         failed += 1;
         if (failed === TRIES) throw error;
         say(`${error.message}; trying again.`);
         await new Promise((done) => { setTimeout(done, 1000 * 2 ** failed); });
       }
-      upload = await ask("GET", place);
     }
     say(`The service checks ${file.name}.`);
     await ask("POST", `${place}/finish`, how);
-    return upload.id;
+    localStorage.removeItem(changed(upload.id));
+    return upload;
   }
 
   // What is left of an upload when it was checked: nothing of one that has become a data set.
@@ -497,12 +540,11 @@
     // The form stays as it was filled in until its file has become a data set.
     bringing.addEventListener("submit", async (event) => {
       event.preventDefault();
-      const name = naming.value;
       const [file] = chooser.files;
       button.disabled = true;
       bar.hidden = false;
       try {
-        const id = await uploadData(bringing, bar, say);
+        const { id, name } = await uploadData(bringing, bar, say);
         const left = await checked(id);
         if (await refresh() === false) location.reload();
         if (left) {

@@ -243,6 +243,21 @@ def test_points_show_their_networks_side_by_side(page: Page, server: Server, don
     expect(cards).to_have_count(0)
 
 
+def test_of_two_clicks_the_last_one_counts(page: Page, server: Server, done: str) -> None:
+    held: list[playwright.Route] = []
+    page.route(re.compile(r"networks\?id=[^&]*$"), lambda route: held.append(route))
+    page.goto(f"{server.url}/jobs/{done}")
+    links, cards = page.locator("#part-table a[data-network]"), page.locator("#chosen .network")
+    links.nth(0).press("Enter")
+    links.nth(1).press("Enter")
+    expect(cards).to_have_count(2)
+    with page.expect_response(re.compile(r"networks\?id=[^&]*$")) as answer:
+        held[0].continue_()
+    answer.value.finished()
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    expect(cards).to_have_count(2)
+
+
 def test_fronts_are_compared_and_the_address_is_sent(
     page: Page, chromium: playwright.Browser, server: Server, done: str
 ) -> None:
@@ -329,6 +344,31 @@ def test_a_search_is_cancelled_and_retried(page: Page, steps: queue.Queue[int]) 
     expect(state).to_have_text("running")
     steps.put(ALL)
     expect(state).to_have_text("succeeded")
+
+
+def test_a_page_outlives_errors_that_pass(
+    chromium: playwright.Browser, server: Server, done: str
+) -> None:
+    api = server.client("erin")
+    job = api.post("/jobs", json={"space": "digits", "preset": "smoke", "title": "kept"}).json()
+    passing = {"content_type": "text/html", "body": "<h1>Bad gateway</h1>"}
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('erin')}")
+        page.clock.install()
+        address = f"{server.url}/jobs/{job['id']}"
+        page.route("**/events?*", lambda route: route.fulfill(status=503, **passing))
+        page.goto(address)
+        page.route(address, lambda route: route.fulfill(status=502, **passing))
+        for _ in range(2):
+            with page.expect_response(lambda answer: answer.status == 502):
+                page.clock.fast_forward(30_000)
+        expect(page.get_by_role("heading", name="kept")).to_be_visible()
+        page.unroute_all()
+        with page.expect_response("**/events?*"):
+            page.clock.fast_forward(30_000)
+        api.post(f"/jobs/{job['id']}/cancel")
+        expect(page.locator("#part-head .state")).to_have_text("cancelled")
 
 
 def test_a_chosen_network_is_retrained(
@@ -451,6 +491,64 @@ def test_what_is_wrong_with_a_file_is_one_sentence_and_the_form_stays_as_it_was(
         assert [one.name for one in kept.iterdir() if one.is_dir()] == ["notes"]
         status.get_by_role("link", name="Search with notes").click()
         expect(page.get_by_label("Data set")).to_have_value("notes")
+
+
+def test_an_upload_goes_on_only_as_what_it_was_begun_as(
+    page: Page, server: Server, tmp_path: Path
+) -> None:
+    api = server.client("alice")
+    file = tmp_path / "letters.csv"
+    file.write_text("text,label\n" + "".join(f"{n} {w},{w}\n" for n in range(60) for w in "ab"))
+    announced = {"file": file.name, "bytes": file.stat().st_size, "task": "classification"}
+    others = [
+        api.post("/data", json={**announced, "name": name}).json()["id"]
+        for name in ("letters-2", "letters")
+    ]
+    page.goto(f"{server.url}/data")
+    # That of the same name was begun with the file as it was before it was edited.
+    page.evaluate(f"localStorage.setItem('changed {others[1]}', '1')")
+    form = page.locator("form.data-upload")
+    form.get_by_label("File").set_input_files(file)
+    form.get_by_role("button", name="Upload").click()
+    link = form.get_by_role("status").get_by_role("link", name="Search with letters")
+    expect(link).to_have_attribute("href", "/new?dataset=letters")
+    for one in others:
+        assert api.get(f"/data/{one}").json()["received"] == 0
+        api.delete(f"/data/{one}")
+    page.evaluate("localStorage.clear()")
+    begun = api.post("/data", json={**announced, "name": "letters-3"}).json()["id"]
+    form.get_by_label("File").set_input_files(file)
+    form.get_by_label("Name").fill("letters-3")
+    form.get_by_role("button", name="Upload").click()
+    expect(form.get_by_role("status")).to_have_text("Search with letters-3")
+    assert api.get(f"/data/{begun}").status_code == 404  # it has become the data set
+    for name in ("letters", "letters-3"):
+        assert api.delete(f"/data/sets/{name}").status_code == 204
+
+
+def test_an_upload_outlives_what_is_no_answer_of_the_service(
+    chromium: playwright.Browser, server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "notes.csv"
+    file.write_text("text,label\n" + "".join(f"{n} {w},{w}\n" for n in range(60) for w in "ab"))
+    refused = {"status": 413, "content_type": "text/html", "body": "<h1>Too large</h1>"}
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('dora')}")
+        page.clock.install()
+        page.goto(f"{server.url}/data")
+        page.route("**/content?*", lambda route: route.fulfill(**refused), times=1)
+        page.route(re.compile("/api/v1/data/[0-9a-f]+$"), lambda one: one.abort(), times=1)
+        form = page.locator("form.data-upload")
+        status = form.get_by_role("status")
+        form.get_by_label("File").set_input_files(file)
+        form.get_by_role("button", name="Upload").click()
+        expect(status).to_contain_text("answered 413; trying again")
+        page.clock.fast_forward(5_000)
+        expect(status).to_contain_text("Failed to fetch; trying again")
+        page.clock.fast_forward(5_000)
+        expect(status).to_have_text("Search with notes")
+    server.client("dora").delete("/data/sets/notes")
 
 
 def test_columns_are_named_and_what_data_hold_is_shown(page: Page, tmp_path: Path) -> None:
