@@ -40,6 +40,7 @@ class Shown:
         usual: what holds where nothing is given, in words.
         read: (what the field is called, texts) → its value, where it is not one plain value.
         many: whether there may be several texts: an option is repeated, a control has lines.
+        long: whether it is one text that may have several lines.
         without: another option, without a value, which stands for the word ``none``.
         apart: why the form has no control for it, or asks for it in another way.
     """
@@ -50,6 +51,7 @@ class Shown:
     usual: str | None = None
     read: Callable[[str, Sequence[str]], Any] | None = None
     many: bool = False
+    long: bool = False
     apart: str = ""
     without: str = ""
 
@@ -135,6 +137,11 @@ def names(called: str, texts: Sequence[str]) -> list[str]:
     return [name.strip() for text in texts for name in text.split(",")]
 
 
+def words(called: str, texts: Sequence[str]) -> list[str]:
+    """``["paper, table-2 draft"]`` → ``["paper", "table-2", "draft"]``."""
+    return [word for text in texts for word in text.replace(",", " ").split()]
+
+
 def pairs(called: str, texts: Sequence[str]) -> dict[str, str]:
     """``["latency_ms=5"]`` → ``{"latency_ms": "5"}``.
 
@@ -171,9 +178,13 @@ def gene_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]]:
 
 
 def texts_of(value: Any) -> list[str]:
-    """A value as it is typed, a text for each time its field is given; `read_texts` reads them."""
+    """A value as it is typed, a text for each time its field is given; `read_texts` reads them.
+
+    What is None among the values of a table is left out.
+    """
     if isinstance(value, Mapping):
-        return [f"{name}={','.join(texts_of(each))}" for name, each in value.items()]
+        given = {name: each for name, each in value.items() if each is not None}
+        return [f"{name}={','.join(texts_of(each))}" for name, each in given.items()]
     if isinstance(value, list | tuple):
         return [",".join(text for each in value for text in texts_of(each))]
     if isinstance(value, bool):

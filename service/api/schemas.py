@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from nas.executors.base import ExecutorKind
-from nas.request.fields import LINE, Shown, checked, names
+from nas.request.fields import LINE, Shown, checked, words
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import SearchRequest
 from search_spaces.space import SearchSpace
@@ -69,13 +69,13 @@ Tags = Annotated[
         description="Words to find it by, of letters, digits and . _ -",
         examples=[["paper", "table-2"]],
     ),
-    Shown("Tags", metavar="TAG", read=names, many=True),
+    Shown("Tags", metavar="TAG", read=words, many=True),
     AfterValidator(lambda given: sorted(set(given))),
 ]
 Notes = Annotated[
     str,
     Field(max_length=4000, pattern=LINES, description="What else is to be said about it."),
-    Shown("Notes"),
+    Shown("Notes", long=True),
 ]
 
 
@@ -117,7 +117,7 @@ class JobQuery(BaseModel):
     tag: Annotated[
         list[Tag],
         Field(max_length=MOST_TAGS, description="Only those with that tag."),
-        Shown("Tag", metavar="TAG", read=names, many=True),
+        Shown("Tag", metavar="TAG", read=words, many=True),
     ] = []
     text: Annotated[
         Text | None,

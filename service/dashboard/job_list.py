@@ -10,6 +10,7 @@ from fastapi.responses import RedirectResponse
 from pydantic import Field, ValidationError
 
 from nas.request.fields import first_problem, shown
+from nas.request.fields import words as split_words
 from service.api.dependencies import (
     AnyJob,
     InContext,
@@ -65,6 +66,7 @@ def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query
         filtered=bool(query.model_dump(exclude_defaults=True, exclude={"sort", "backwards"})),
         next=following,
         fields={name: shown(field).label for name, field in JobQuery.model_fields.items()},
+        defaults={name: field.default for name, field in ListQuery.model_fields.items()},
         states=list(State),
         kinds=list(Kind),
         orders=Order,
@@ -86,7 +88,7 @@ def words(
         name: form[name][0].replace("\r\n", "\n") for name in ("title", "notes") if name in form
     }
     if "tags" in form:
-        given["tags"] = form["tags"][0].replace(",", " ").split()
+        given["tags"] = split_words("tags", form["tags"])
     try:
         edit(job, JobEdit(**given), token, context)
     except ValidationError as error:

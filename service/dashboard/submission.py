@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from fastapi import APIRouter, Request, Response
@@ -37,6 +37,8 @@ GENE = "gene:"  # before the names of the genes' fields
 LIMIT = "limit:"
 DEFAULT_SPACE = "digits"
 AGAIN = "again"  # the job whose request the form begins with
+GENES_OF = "genes_of"  # the space whose choices the form has shown
+WITH_SPACE = "with_space"  # ticked, a checkpoint is searched in the space shown
 WHAT, HOW_GOOD, HOW_LONG, WHERE = "What", "How good", "How long", "Where"
 # Group → its fields in their order; a field that stands nowhere belongs to the last.
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -58,9 +60,11 @@ class Control:
         name: of the request's field.
         label: in words.
         help: what it means.
-        kind: ``select``, ``number``, ``text`` or ``lines``.
+        kind: ``select``, ``number``, ``text``, ``lines``, each of them a text, or ``long``, one
+            text of several lines.
         value: what it holds.
         options: what can be chosen, or is proposed.
+        gone: whether the value cannot be chosen, such as a data set that was deleted.
         usual: what holds while it is empty; None where it never is.
         hint: the form of a text.
         group: of `GROUPS`.
@@ -72,6 +76,7 @@ class Control:
     kind: str
     value: str
     options: Sequence[str]
+    gone: bool
     usual: str | None
     hint: str
     group: str
@@ -95,6 +100,7 @@ class Chosen:
         toml: the space's text, where it came with that request.
         note: what of that request the form cannot show.
         baseline: a network of one's own that came with that request, as JSON.
+        turned_from: the space whose choices were shown before; empty where it is the same.
     """
 
     space: SearchSpace
@@ -102,6 +108,12 @@ class Chosen:
     toml: str | None = None
     note: str | None = None
     baseline: Mapping[str, Any] | None = None
+    turned_from: str = ""
+
+    @property
+    def around(self) -> bool:
+        """Whether the space around the checkpoint is searched, and not the one shown."""
+        return bool(_one(self.form, "start")) and not _one(self.form, WITH_SPACE)
 
     @property
     def own_baseline(self) -> list[str]:
@@ -161,14 +173,17 @@ async def submit(request: Request, token: Submitter, context: InContext, form: F
 
 @router.post("/new/check")
 async def check(token: Submitter, context: InContext, form: Form) -> Response:
-    """As JSON, what would be said if the form were submitted now, and how many networks remain."""
+    """As JSON, what would be said if the form were submitted now, and how many networks remain.
+
+    That is null where the space around a checkpoint is searched.
+    """
     run = context.thread_pools.spaces.run
     problem = field = None
-    remaining = 0
+    remaining: int | None = 0
     try:
         chosen = await run(lambda: _chosen(form, token, context))
         remaining = await run(lambda: _remaining(chosen, context))
-        await run(lambda: context.spaces.search(_asked(chosen), token))
+        await run(lambda: jobs.checked_search(_asked(chosen), token, context))
     except ValidationError as error:
         problem = first_problem(error, mark)
         field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
@@ -178,7 +193,8 @@ async def check(token: Submitter, context: InContext, form: Form) -> Response:
     except NasError as error:
         problem = error.marked
     told = problem and for_pages(problem)
-    return JSONResponse({"problem": told, "field": field, "remaining": digits(remaining)})
+    left = None if remaining is None else digits(remaining)
+    return JSONResponse({"problem": told, "field": field, "remaining": left})
 
 
 @router.post("/new/duration")
@@ -209,19 +225,21 @@ def _asked(chosen: Chosen) -> JobRequest:
     """The request that the form stands for.
 
     Raises:
-        ProblemError: 422 when nothing is left of a gene.
+        ProblemError: 422 when nothing is left of a gene, or the choices are of another space.
         UsageError: for a text of another form than its field has.
         ValidationError: for a value that cannot be.
     """
     return JobRequest(**read_form(chosen))
 
 
-def _remaining(chosen: Chosen, context: Context) -> int:
-    """How many networks the ticks leave.
+def _remaining(chosen: Chosen, context: Context) -> int | None:
+    """How many networks the ticks leave; None where they do not count.
 
     Raises:
         ProblemError: 422 when nothing is left of a gene.
     """
+    if chosen.around:
+        return None
     restrict = _restriction(genes(chosen.space, chosen.form))
     if chosen.toml is not None:
         return chosen.space.restrict(restrict).size if restrict else chosen.space.size
@@ -232,7 +250,7 @@ def _form_page(
     request: Request, token: Token, context: Context, chosen: Chosen, problem: str | None = None
 ) -> Response:
     form, space = chosen.form, chosen.space
-    remaining = 0
+    remaining: int | None = 0
     try:
         remaining = _remaining(chosen, context)
     except ProblemError as error:
@@ -251,6 +269,7 @@ def _form_page(
         lacking=next((one.problem for one in offers if one.name == space.name), None),
         groups=GROUPS,
         controls=controls(context, chosen, token),
+        with_space=bool(_one(form, WITH_SPACE)),
         costs=COSTS,
         labels={name: OBJECTIVES[name].label for name in COSTS},
         units={name: OBJECTIVES[name].symbol for name in COSTS},
@@ -273,7 +292,7 @@ def _offers(catalog: Catalog) -> list[Offer]:
         try:
             space = catalog.space(name)
         except NasError:
-            problem = "cannot be read"
+            problem = _unreadable(name, catalog)
         else:
             data = space.data.get("dataset")
             of_file = data in SOURCES and SOURCES[data].needs_path and files
@@ -281,6 +300,15 @@ def _offers(catalog: Catalog) -> list[Offer]:
                 problem = f"needs {data or 'data for ' + space.task.replace('_', ' ')}"
         found.append(Offer(name, problem))
     return found
+
+
+def _unreadable(name: str, catalog: Catalog) -> str:
+    """Why a space cannot be searched with the form."""
+    try:
+        catalog.genes(name)
+    except NasError:
+        return "cannot be read"
+    return "is searched with an evaluator, by nas submit"
 
 
 def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
@@ -291,7 +319,7 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     """
     again = _one(form, AGAIN)
     if not again:
-        return Chosen(_space(context, _one(form, "space") or DEFAULT_SPACE), form)
+        return _turned(Chosen(_space(context, _one(form, "space") or DEFAULT_SPACE), form))
     job = job_of(again, token, context)
     request = dict(job.request)
     if job.kind is not Kind.search or request.get("evaluator"):
@@ -302,12 +330,21 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
         space = _space(context, _one(form, "space") or str(request.get("space") or DEFAULT_SPACE))
     else:
         space = parse_space(str(toml), job.space)
-    if len(form) > 1:  # it was filled in already
-        return Chosen(space, form, toml, baseline=baseline)
+    if not form.keys() <= {AGAIN, "space"}:  # it was filled in already
+        return _turned(Chosen(space, form, toml, baseline=baseline))
     rows = _fields(space)
     lost = [name for name in request.get("restrict", {}) if name not in rows]
     note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
     return Chosen(space, {**form, **form_of(request, space)}, toml, note, baseline)
+
+
+def _turned(chosen: Chosen) -> Chosen:
+    """The same with all choices of its space, where the form has shown those of another one."""
+    before = _one(chosen.form, GENES_OF)
+    if before in ("", chosen.space.name):
+        return chosen
+    form = {name: one for name, one in chosen.form.items() if not name.startswith(GENE)}
+    return replace(chosen, form=form, turned_from=before)
 
 
 def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[str]]:
@@ -318,7 +355,9 @@ def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[st
         if field is not None and not shown(field).apart and value is not None:
             own = name == "baseline" and isinstance(value, Mapping)
             form[name] = [_network(value)] if own else texts_of(value)
-    form |= {LIMIT + name: [f"{most:g}"] for name, most in request.get("limits", {}).items()}
+    if request.get("start") and (request.get("space") or request.get("space_toml")):
+        form[WITH_SPACE] = ["true"]
+    form |= {LIMIT + name: texts_of(most) for name, most in request.get("limits", {}).items()}
     kept = request.get("restrict", {})
     return form | {
         GENE + name: list(map(str, kept.get(name, slot.choices)))
@@ -350,18 +389,20 @@ def controls(context: Context, chosen: Chosen, token: Token) -> list[Control]:
             continue
         number = int in (field.annotation, *get_args(field.annotation))
         options = here.get(name, [str(one) for one in get_args(field.annotation)])
-        kind = "lines" if how.many else "number" if number else "text"
+        kind = "lines" if how.many else "long" if how.long else "number" if number else "text"
         if name in here or get_origin(field.annotation) is Literal:
             kind = "select"
         usual = f"the space's own ({dataset})" if name == "dataset" and dataset else how.usual
+        value = "\n".join(form.get(name) or [str(field.default or "")])
         found.append(
             Control(
                 name=name,
                 label=how.label,
                 help=str(field.description),
                 kind=kind,
-                value="\n".join(form.get(name) or [str(field.default or "")]),
+                value=value,
                 options=[*map(str, field.examples or ())] if kind == "text" else options,
+                gone=kind == "select" and value not in ("", *options),
                 usual=usual or ("" if field.default is None else None),
                 hint=how.metavar or "",
                 group=next((g for g, names in GROUPS.items() if name in names), WHERE),
@@ -425,19 +466,30 @@ def read_form(chosen: Chosen) -> dict[str, Any]:
     """The request that a form stands for, not checked yet.
 
     Raises:
-        ProblemError: 422 when nothing is left of a gene.
+        ProblemError: 422 when nothing is left of a gene, or the choices are of another space.
         UsageError: for a text of another form than its field has.
     """
     form, space = chosen.form, chosen.space
-    texts = {
-        name: [line.strip() for line in "\n".join(form[name]).splitlines() if line.strip()]
-        for name, field in JobRequest.model_fields.items()
-        if _one(form, name) and not shown(field).apart
-    }
+    texts: dict[str, list[str]] = {}
+    for name, field in JobRequest.model_fields.items():
+        how = shown(field)
+        if not _one(form, name) or how.apart:
+            continue
+        lines = "\n".join(form[name]).splitlines()  # browsers send CR LF
+        texts[name] = [line.strip() for line in lines if line.strip()]
+        if how.long:
+            texts[name] = ["\n".join(lines)]
     request = read_texts(JobRequest, texts, mark)
     if request.get("baseline") in chosen.own_baseline:
         request["baseline"] = chosen.baseline
-    if "start" not in request:  # around a checkpoint there is a space of its own
+    if not chosen.around:
+        if chosen.turned_from:
+            raise ProblemError(
+                422,
+                f"the choices were those of the space {chosen.turned_from}: look at those of "
+                f"{space.name}, and submit again",
+                "/space",
+            )
         own = {"space": space.name} if chosen.toml is None else {"space_toml": chosen.toml}
         request |= {**own, "restrict": _restriction(genes(space, form))}
     limits = [name for name in form if name.startswith(LIMIT) and _one(form, name)]

@@ -49,7 +49,8 @@ async def submit(
     """Submit a search."""
     found = None
     if given.space_toml is not None or given.start is not None:
-        found = await context.thread_pools.spaces.run(partial(context.spaces.search, given, token))
+        look = partial(checked_search, given, token, context)
+        found = await context.thread_pools.spaces.run(look)
     begin = partial(begin_search, given, token, context, key, found)
     return job_response(*await context.thread_pools.changes.run(begin))
 
@@ -74,17 +75,9 @@ def begin_search(
         The job, and whether it is new.
 
     Raises:
-        ProblemError: naming the field at fault; 403, 429 or 507 as `add_job` and
-            `checked_priority`.
+        ProblemError: naming the field at fault; 429 or 507 as `add_job`.
     """
-    if given.executor == "ray" and context.settings.executor != "ray":
-        raise ProblemError(
-            422,
-            "this server has no Ray cluster: leave executor out, or ask its operator to set "
-            "NAS_EXECUTOR=ray",
-            "/executor",
-        )
-    found = found or context.spaces.search(given, token)
+    found = found or checked_search(given, token, context)
     submission = Submission(
         kind=Kind.search,
         owner=token.name,
@@ -96,10 +89,27 @@ def begin_search(
         title=given.title,
         tags=tuple(given.tags),
         notes=given.notes,
-        priority=checked_priority(given.priority, token),
+        priority=given.priority,
         key=key,
     )
     return add_job(submission, context)
+
+
+def checked_search(given: JobRequest, token: Token, context: Context) -> Search:
+    """What a request asks for, if it may be submitted.
+
+    Raises:
+        ProblemError: naming the field at fault; 403 for a priority that the token may not ask for.
+    """
+    if given.executor == "ray" and context.settings.executor != "ray":
+        raise ProblemError(
+            422,
+            "this server has no Ray cluster: leave executor out, or ask its operator to set "
+            "NAS_EXECUTOR=ray",
+            "/executor",
+        )
+    checked_priority(given.priority, token)
+    return context.spaces.search(given, token)
 
 
 @router.get("", response_model=JobPage)

@@ -251,7 +251,8 @@
       problem.hidden = !found.problem;
       if (problem.textContent !== (found.problem ?? "")) problem.textContent = found.problem ?? "";
       mark(found.field);
-      shown.replaceChildren(element("strong", found.remaining), " networks remain");
+      if (found.remaining === null) shown.textContent = shown.dataset.around;
+      else shown.replaceChildren(element("strong", found.remaining), " networks remain");
       if (found.problem) duration.textContent = "";
       else tell(number, body);
     }
@@ -267,10 +268,13 @@
       timer = setTimeout(check, 400);
     });
     form.addEventListener("focusin", check, { once: true });
-    const space = document.querySelector("[data-submit]");
-    if (space) {
-      space.addEventListener("change", () => space.form.submit());
-      space.form.querySelector("button").hidden = true;
+    const turn = document.getElementById("turn");
+    if (turn) {
+      document.getElementById("space").addEventListener("change", () => {
+        clearTimeout(timer);
+        form.requestSubmit(turn);
+      });
+      turn.hidden = true;
     }
   }
 

@@ -189,6 +189,17 @@ def test_a_form_counts_what_it_keeps(page: Page) -> None:
     expect(page.get_by_role("button", name="Count")).to_be_hidden()
 
 
+def test_another_space_keeps_what_was_filled_in(page: Page) -> None:
+    page.get_by_role("link", name="New search").click()
+    page.get_by_label("Title").fill("kept")
+    page.locator('[name="limit:params"]').fill("1234567")
+    page.locator("#space").select_option("listops")
+    expect(page.locator("[name='genes_of']")).to_have_value("listops")
+    expect(page.get_by_label("Title")).to_have_value("kept")
+    expect(page.locator('[name="limit:params"]')).to_have_value("1234567")
+    expect(page.get_by_role("button", name="Show its choices")).to_be_hidden()
+
+
 def test_a_front_grows_and_is_final_in_the_end(
     page: Page, server: Server, steps: queue.Queue[int]
 ) -> None:

@@ -16,10 +16,12 @@ from search_spaces.loading import dump_space, load_space, parse_space
 from service.api.schemas import DurationOut, StageDurationOut
 from service.api.space_reader import SpaceReader
 from service.auth import Role
+from service.dashboard.submission import Chosen, form_of, genes, read_form
 from service.jobs.listing import Filter
 from tests.support import dashboard_cases
 from tests.support.cli_fakes import SMALL
 from tests.support.dashboard_cases import browser, front_of, said
+from tests.support.external_cases import GENES
 from tests.support.service_cases import Server
 
 server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_cases.alice
@@ -159,20 +161,114 @@ def test_a_search_begins_again_with_changes(server: Server, alice: httpx.Client)
         "title": "a, b",
         "tags": ["x", "y"],
         "objectives": ["quality", "params"],
-        "limits": {"params": 30000.0},
+        "notes": "\n one\n\ntwo",
+        "limits": {"params": 1234567.0},
         "restrict": {"encoder.ffn_dim": [8, 16]},
         "keep": {"encoder.attention": ["omni"]},
-        "settings": {"observations": "50"},
+        "settings": {"observations": "50", "supernet.epochs": None},
     }
     job = server.client("alice").post("/jobs", json=asked).json()["id"]
     assert f'href="/new?again={job}"' in said(alice.get(f"/jobs/{job}"))
     text = said(alice.get("/new", params={"again": job}))
     form = sent(text)
     kept = request_of(server, alice.post("/new", data=form))
-    assert kept == server.client("alice").get(f"/jobs/{job}").json()["request"]
+    before = server.client("alice").get(f"/jobs/{job}").json()["request"]
+    assert before["settings"].pop("supernet.epochs") is None  # says as much as nothing
+    assert kept == before
     assert request_of(server, alice.post("/new", data=form | {"seed": ["6"]}))["seed"] == 6
     with browser(server, server.token("bob")) as bob:
         said(bob.get("/new", params={"again": job}), 404)
+
+
+def test_what_is_not_offered_any_more_stays_chosen_until_it_is_changed(
+    alice: httpx.Client,
+) -> None:
+    text = said(alice.get("/new", params={"start": "gone", "device_profile": "lost"}))
+    assert "gone: not offered" in text and "lost: not offered" in text
+    form = sent(text)
+    assert (form["start"], form["device_profile"]) == (["gone"], ["lost"])
+    assert "gone" in said(alice.post("/new", data=form), 422)
+    assert "not offered" not in said(alice.get("/new"))
+
+
+def test_with_a_checkpoint_the_space_shown_is_searched_where_that_is_ticked(
+    alice: httpx.Client,
+) -> None:
+    space = load_space("digits")
+    form = {"space": ["digits"], "start": ["bert"], "gene:encoder.num_heads": ["1"]}
+    for gene in genes(space, {}):
+        form.setdefault(f"gene:{gene.name}", [str(one) for one in gene.choices])
+    text = said(alice.get("/new", params=form))
+    assert "The space around the checkpoint is searched</output>" in text
+    assert checked(alice, form)["remaining"] is None
+    assert not read_form(Chosen(space, form)).keys() & {"space", "restrict"}
+    form["with_space"] = ["true"]
+    assert "networks remain</output>" in said(alice.get("/new", params=form))
+    made = read_form(Chosen(space, form))
+    assert (made["space"], made["restrict"]) == ("digits", {"encoder.num_heads": [1]})
+    brought = read_form(Chosen(space, form, toml="text"))
+    assert (brought["space_toml"], brought["restrict"]) == ("text", made["restrict"])
+    for given, ticked in (
+        ({"start": "bert", "space": "digits"}, True),
+        ({"start": "bert", "space_toml": "text"}, True),
+        ({"start": "bert"}, False),
+        ({"space": "digits"}, False),
+    ):
+        assert ("with_space" in form_of(given, space)) is ticked
+
+
+def test_another_space_leaves_the_other_fields_as_they_are(
+    server: Server, alice: httpx.Client
+) -> None:
+    form = whole_form(alice) | {"genes_of": ["digits"], "limit:params": ["1234567"]}
+    form["gene:encoder.ffn_dim"] = ["8"]
+    turned = sent(said(alice.get("/new", params=form | {"space": ["listops"]})))
+    assert (turned["space"], turned["genes_of"]) == (["listops"], ["listops"])
+    kept = {name: turned[name] for name in ("title", "preset", "seed", "limit:params")}
+    assert kept == {name: form[name] for name in kept}
+    whole = sent(said(alice.get("/new", params={"space": "listops"})))
+    assert [turned[name] for name in whole if name.startswith("gene:")] == [
+        whole[name] for name in whole if name.startswith("gene:")
+    ]
+    # Without scripts the form can be sent before its choices were shown.
+    refused = said(alice.post("/new", data=form | {"space": ["listops"]}), 422)
+    assert "the choices were those of the space digits" in refused
+    again = server.client("alice").post("/jobs", json={"space": "digits", "title": "first"}).json()
+    fresh = sent(said(alice.get("/new", params={"again": again["id"], "space": "listops"})))
+    assert (fresh["title"], fresh["space"]) == (["first"], ["listops"])
+    asked = sent(said(alice.get("/new", params={"dataset": "digits"})))
+    assert asked["dataset"] == ["digits"]
+
+
+def test_the_check_refuses_what_a_submission_would(alice: httpx.Client) -> None:
+    form = whole_form(alice)
+    ray = checked(alice, form | {"executor": ["ray"]})
+    assert "no Ray cluster" in ray["problem"] and ray["field"] == "executor"
+    high = checked(alice, form | {"priority": ["9"]})
+    assert "for administrators" in high["problem"] and high["field"] == "priority"
+
+
+def test_tags_are_parted_by_commas_and_blanks(server: Server, alice: httpx.Client) -> None:
+    form = whole_form(alice) | {"tags": ["paper  table-2,, draft,\r\nlast"]}
+    made = request_of(server, alice.post("/new", data=form))
+    assert made["tags"] == ["draft", "last", "paper", "table-2"]
+
+
+def test_what_a_field_means_stands_beside_it(alice: httpx.Client) -> None:
+    text = said(alice.get("/new"))
+    for name in re.findall(r'aria-describedby="help-(\w+)"', text):
+        assert re.search(rf' id="help-{name}">\w', text), name
+    assert text.count("aria-describedby") > 15
+
+
+def test_a_space_of_genes_says_how_it_is_searched(server: Server, alice: httpx.Client) -> None:
+    file = server.settings.home / "spaces" / "rig.toml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(GENES, encoding="utf-8")
+    try:
+        assert "rig: is searched with an evaluator" in said(alice.get("/new"))
+    finally:
+        file.unlink()
 
 
 def test_a_space_that_came_along_is_searched_again(server: Server, alice: httpx.Client) -> None:
@@ -215,12 +311,12 @@ def sent(page: str) -> dict[str, list[str]]:
         if found.get("type") != "checkbox" or " checked" in tag:
             add(found["name"], found.get("value", ""))
     for name, text in re.findall(r'<textarea name="(\w+)"[^>]*>([^<]*)</textarea>', part):
-        add(name, text)
-    for name, options in re.findall(r'<select name="(\w+)">(.*?)</select>', part, re.DOTALL):
-        every = re.findall(r"<option ([^>]*)>([^<]*)<", options)
-        chosen = [text for how, text in every if "selected" in how]
-        first = "" if 'value=""' in options else every[0][1] if every else ""
-        add(name, chosen[0] if chosen else first)
+        add(name, text.removeprefix("\n"))
+    for name, options in re.findall(r'<select name="(\w+)"[^>]*>(.*?)</select>', part, re.DOTALL):
+        every = re.findall(r'<option ((?:value="([^"]*)")?[^>]*)>([^<]*)<', options)
+        values = [value if "value=" in how else text for how, value, text in every]
+        chosen = [v for v, (how, *_) in zip(values, every, strict=True) if "selected" in how]
+        add(name, [*chosen, *values, ""][0])
     return form
 
 

@@ -71,6 +71,15 @@ def test_other_filters_are_refused(alice: httpx.Client, query: str) -> None:
     said(alice.get(f"/?{query}"), 422)
 
 
+def test_what_the_form_has_no_control_for_is_asked_again(alice: httpx.Client, done: str) -> None:
+    text = said(alice.get(f"/?run={done}&limit=7&space=mine"))
+    form = text[text.index('role="search"') :]
+    assert f'type="hidden" name="run" value="{done}"' in form
+    assert 'type="hidden" name="limit" value="7"' in form and "<option selected>mine<" in form
+    plain = said(alice.get("/"))
+    assert 'type="hidden"' not in plain[plain.index('role="search"') :].partition("</form>")[0]
+
+
 def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
     with Server(tmp_path) as server, browser(server, server.token("alice")) as client:
         for number in range(26):
@@ -92,6 +101,8 @@ def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> N
     assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
     assert alice.post(f"/jobs/{job}/words", data=given).headers["location"] == "/"
     said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
+    alice.post(f"/jobs/{job}/words", data={"notes": "\r\nthree"})
+    assert ">\n\nthree</textarea>" in said(alice.get("/"))  # browsers drop the first line break
     with browser(server, server.token("alice", Role.reader)) as reader:
         assert "/words" not in said(reader.get("/"))
         said(reader.post(f"/jobs/{job}/words", data=given), 403)
@@ -217,6 +228,11 @@ def test_fronts_are_compared(server: Server, alice: httpx.Client, done: str) -> 
     assert 'value="latency_ms&lt;=1.1"' in few and few.count("/networks/") < text.count(
         "/networks/"
     )
+    add = few[few.index('action="/compare"') : few.index("Add a job by its id")]
+    assert 'name="where" value="latency_ms&lt;=1.1"' in add and "retrained" not in add
+    trained = said(alice.get("/compare", params={**asked, "retrained": "true"}))
+    add = trained[trained.index('action="/compare"') : trained.index("Add a job by its id")]
+    assert 'name="retrained" value="true"' in add and "where" not in add
     assert "No network meets" in said(alice.get("/compare", params={**asked, "where": "params<=1"}))
     wrong = said(alice.get("/compare", params={**asked, "where": "latency<=1"}), 422)
     assert "No &#39;latency&#39; is measured" in wrong and "2. other" in wrong
