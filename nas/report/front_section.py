@@ -31,21 +31,26 @@ def front_section(run: RunContents) -> Html:
         return section("front", title, missing("This run has not found its front yet."))
     intro = paragraph(
         "A network is on the front when no measured network is at least as good in every "
-        "objective and better in one. Lower is better on both axes, so good networks lie at the "
-        f"bottom left{_right_of(run)}. Point at a network to see its layers, click a name in the "
-        "legend to hide it, drag to look closer, double-click to go back."
+        f"objective and better in one. {words.sentence(good_corner(run, run.costs))}. Point at a "
+        "network to see its layers, click a name in the legend to hide it, drag to look closer, "
+        "double-click to go back."
     )
     charts = [cost_chart(run, cost) for cost in run.costs]
     parts = [tag("div", charts, class_="charts"), front_table(run), order_chart(run)]
     return section("front", title, intro, *parts)
 
 
-def _right_of(run: RunContents) -> str:
-    """Where good networks lie in the charts of what is to be maximised; nothing without such."""
-    more = [words.metric(run, name) for name in run.costs if OBJECTIVES[name].maximise]
-    return (
-        f"; of {' and '.join(more)} more is better, so there it is the bottom right" if more else ""
-    )
+def good_corner(run: RunContents, costs: Sequence[str]) -> str:
+    """Where good networks lie in charts of quality against costs, as a part of a sentence."""
+    more = [words.metric(run, name) for name in costs if OBJECTIVES[name].maximise]
+    lower = "lower is better on both axes, so good networks lie at the bottom left"
+    if not more:
+        return lower
+    if len(more) == len(costs):
+        return (
+            "lower quality and more of the cost are better: good networks lie at the bottom right"
+        )
+    return f"{lower}; of {' and '.join(more)} more is better, so there it is the bottom right"
 
 
 # -- charts -------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nas.objectives import OBJECTIVES
+from nas.objectives import OBJECTIVES, QUALITY, base_workload
+from nas.objectives.size import FLOPS, PARAMS
 from nas.request.picks import Condition
 from nas.results.contents import Retrained, RunContents
+from nas.results.partial_front import box_shares
 from nas.results.tables import genes_of
 from nas.search.front import Front, FrontEntry, minimised, points_of
 from nas.search.pareto import hypervolume
@@ -67,6 +69,7 @@ class Comparison:
     Attributes:
         runs: in the order that was asked for.
         objectives: those that all have, quality first.
+        alike: those of them that mean the same in all: quality only where it is measured alike.
         difference: why hypervolumes and heights say nothing beside each other; None where they do.
         reference: the one point that hypervolumes are measured up to; empty with a difference.
         hypervolumes: of each run, shares of the same box; empty with a difference.
@@ -74,6 +77,7 @@ class Comparison:
 
     runs: tuple[ComparedRun, ...]
     objectives: tuple[str, ...]
+    alike: tuple[str, ...]
     difference: str | None
     reference: Mapping[str, float]
     hypervolumes: tuple[float, ...]
@@ -104,25 +108,29 @@ class Comparison:
 def compare_runs(runs: Sequence[ComparedRun]) -> Comparison:
     """Runs beside each other; there may be one, or none."""
     if not runs:
-        return Comparison((), (), None, {}, ())
+        return Comparison((), (), (), None, {}, ())
     shared = [set(run.contents.spec.objectives) for run in runs]
     names = [n for n in runs[0].contents.spec.objectives if all(n in one for one in shared)]
+    measures = {_measure(run.contents) for run in runs}
+    alike = [name for name in names if name != QUALITY or len(measures) == 1]
     difference = _difference(runs)
-    if difference is not None:
-        return Comparison(tuple(runs), tuple(names), difference, {}, ())
-    reference, volumes = common_hypervolumes([run.front for run in runs])
-    return Comparison(tuple(runs), tuple(names), None, reference, tuple(volumes))
+    reference: Mapping[str, float] = {}
+    volumes: Sequence[float] = ()
+    if difference is None:
+        reference, volumes = common_hypervolumes([run.front for run in runs])
+    return Comparison(
+        tuple(runs), tuple(names), tuple(alike), difference, reference, tuple(volumes)
+    )
 
 
 def _difference(runs: Sequence[ComparedRun]) -> str | None:
     """What the runs differ in that would make a common box meaningless, in a sentence."""
     facts: dict[str, list[Hashable]] = {
         "different objectives": [frozenset(run.contents.spec.objectives) for run in runs],
-        "different measures of quality": [
-            (run.contents.spec.quality, run.contents.spec.evaluator) for run in runs
-        ],
+        "different measures of quality": [_measure(run.contents) for run in runs],
         "different data": [(run.contents.spec.dataset, run.data) for run in runs],
         "different devices": [_timed_on(run.contents) for run in runs],
+        "different workloads": [_worked(run.contents) for run in runs],
     }
     found = [name for name, values in facts.items() if len(set(values)) > 1]
     if not found:
@@ -130,6 +138,22 @@ def _difference(runs: Sequence[ComparedRun]) -> str | None:
     return (
         f"these searches have {' and '.join(found)}, so hypervolumes say nothing beside each other"
     )
+
+
+def _measure(run: RunContents) -> Hashable:
+    """What the quality of a run is."""
+    return run.spec.quality, run.spec.evaluator, run.spec.objective(QUALITY).unit
+
+
+def _worked(run: RunContents) -> Hashable:
+    """What networks of a run do while a cost is taken, as far as its costs depend on that."""
+    if run.spec.evaluator is not None:
+        return None
+    names = set(run.spec.objectives) - {QUALITY, PARAMS.name}
+    if not names:
+        return None
+    work = base_workload(run.space)
+    return work.source_length if names == {FLOPS.name} else work
 
 
 def _timed_on(run: RunContents) -> Hashable:
@@ -160,12 +184,10 @@ def common_hypervolumes(fronts: Sequence[Front]) -> tuple[dict[str, float], list
     corner = np.max(corners, axis=0)
     reference = dict(zip(names, minimised(corner.tolist(), objectives).tolist(), strict=True))
     origin = min(front.origin for front in fronts)
-    corner[0] -= origin
     volumes = []
     for front in fronts:
-        points = points_of(front.entries, objectives)
-        points[:, 0] -= origin
-        volumes.append(round(hypervolume(points / corner, np.ones(len(names))), 9))
+        points = box_shares(points_of(front.entries, objectives), corner, origin)
+        volumes.append(round(hypervolume(points, np.ones(len(names))), 9))
     return reference, volumes
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, rates
 from nas.results.contents import RunContents
@@ -79,12 +80,7 @@ def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tupl
     limits = {name: OBJECTIVES[name].minimised(most) for name, most in contents.spec.limits.items()}
     kept = [all(e.minimised(name) <= most for name, most in limits.items()) for e in entries]
     corner = minimised(reference(contents, found), found.objectives)
-    points = points_of(entries, found.objectives)
-    origin = min(0.0, points[:, 0].min()) if found.front is None else found.front.origin
-    points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
-    flat = corner == 0  # nothing is known yet between a value and the worst of it
-    corner[flat], points[:, flat] = 1.0, 1.0
-    points = points / corner
+    points = box_shares(points_of(entries, found.objectives), corner, origin(found))
     ones, last, best, volume = np.ones(points.shape[1]), 0, points[:0], 0.0
     most = 1.0 if found.front is None else found.front.hypervolume
     curve = []
@@ -96,6 +92,33 @@ def hypervolume_history(contents: RunContents, found: PartialFront) -> list[tupl
         curve.append((number, volume))
         last = number
     return curve
+
+
+def origin(found: PartialFront) -> float:
+    """The quality from which the box begins: the result's, or the least so far that is below 0."""
+    if found.front is not None:
+        return found.front.origin
+    return min([0.0, *(entry.minimised(QUALITY) for entry in found.measured)])
+
+
+def box_shares(
+    points: NDArray[np.float64], corner: NDArray[np.float64], origin: float
+) -> NDArray[np.float64]:
+    """Points ``(N, M)`` from 0, where a box begins, to 1, its corner.
+
+    Where the box has no extent, since nothing is known yet between a value and the worst of it,
+    they are 1.
+
+    Args:
+        points: to be minimised, quality first.
+        corner: ``(M,)``, as the points.
+        origin: the quality from which the box begins; all else begins at 0.
+    """
+    begin = np.zeros(len(corner))
+    begin[0] = origin
+    extent = corner - begin
+    flat = extent == 0
+    return np.where(flat, 1.0, (points - begin) / np.where(flat, 1.0, extent))
 
 
 def _marks(count: int) -> list[int]:

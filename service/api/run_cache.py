@@ -19,7 +19,13 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from nas.results.contents import RunContents
-from nas.results.partial_front import PartialFront, hypervolume_history, partial_front, reference
+from nas.results.partial_front import (
+    PartialFront,
+    hypervolume_history,
+    origin,
+    partial_front,
+    reference,
+)
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, WORKERS_FOLDER
@@ -216,7 +222,8 @@ def read_run(folder: RunFolder) -> RunView:
     curve = hypervolume_history(contents, found)
     if found.front is None and found.entries:
         corner = tuple(reference(contents, found))
-        front = Front(found.objectives, corner, found.entries, curve[-1][1])
+        volume = curve[-1][1]
+        front = Front(found.objectives, corner, found.entries, volume, origin=origin(found))
         contents = replace(contents, front=front)
     measured = len({entry.id for entry in (*contents.observed, *contents.verified)})
     thin = _thinned(contents)

@@ -14,6 +14,7 @@ from nas.report.front_section import (
     TICKS,
     checkpoint_traces,
     front_traces,
+    good_corner,
     marks_in_words,
     retrained_traces,
 )
@@ -28,8 +29,10 @@ LONGEST_NAME = 40  # characters in a legend
 MOST_LISTED = 300  # networks in the table
 MOST_LINES = 150  # networks in the parallel coordinates
 LONG = 1e4  # beyond that, k and M
+ABOVE_NONE = 0.125  # where values begin on an axis on which some networks have none
 AXIS_REM = 5.5  # room for each axis of the parallel coordinates
 # As many as fronts are compared; a symbol of its own for those who see no colours.
+UNLIKE = "The searches measure quality differently"
 LOOKS = (
     ("var(--softmax)", "circle"),
     ("var(--retrained)", "square"),
@@ -44,6 +47,8 @@ def fronts_drawing(made: Comparison) -> Html:
     """A chart for each cost that all runs have."""
     if not made.runs:
         return missing("There is no front to draw. Tick searches in the list of jobs.")
+    if QUALITY not in made.alike:
+        return missing(f"{UNLIKE}, so their fronts share no chart.")
     costs = made.objectives[1:]
     if not costs:
         return missing("These searches have no cost in common, so their fronts share no chart.")
@@ -77,8 +82,8 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
     }
     caption = (
         f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
-        "lower is better. A star is a network when trained from scratch, a cross a plain one "
-        "that the winner is held against."
+        f"{good_corner(first, [cost])}. A star is a network when trained from scratch, a cross a "
+        "plain one that the winner is held against."
     )
     caption += marks_in_words(every)
     return chart(f"compare-{cost}", shown, layout, caption, 28)
@@ -99,7 +104,7 @@ def network_table(
         return missing("No network meets these conditions: ease one, or leave it out.")
     first = made.runs[0].contents
     heads = ["network", "front", "test, retrained"]
-    heads += [words.axis_label(first, name) for name in made.objectives] + ["what it is"]
+    heads += [words.axis_label(first, name) for name in made.alike] + ["what it is"]
     rows = []
     for one in networks[:MOST_LISTED]:
         entry = one.entry
@@ -112,7 +117,7 @@ def network_table(
             score = one.result.test_scores[one.result.headline]
             text = f"{words.SCORES[one.result.headline]} {words.score(one.result.headline, score)}"
             row.append(cell(text, score))
-        for name in made.objectives:
+        for name in made.alike:
             value = entry.values.get(name)
             guess = "" if name in entry.measured or value is None else " (predicted)"
             row.append(cell(words.value(name, value) + guess, -1.0 if value is None else value))
@@ -120,6 +125,8 @@ def network_table(
     caption = f"{words.plural(len(networks), 'network')} of the fronts. A click on a head sorts."
     if len(networks) > MOST_LISTED:
         caption += f" The table has the first {MOST_LISTED}; CSV and JSON have all."
+    if QUALITY not in made.alike:
+        caption += f" {UNLIKE}, so it has no column here; CSV and JSON have it."
     return table(heads, rows, caption, sortable=True)
 
 
@@ -139,18 +146,25 @@ class _Axis:
         return len(set(self.values)) > 1
 
     def scaled(self) -> list[float]:
-        """The values from 0, the least of all, to 1; names in the order of the alphabet."""
-        places = [one for one in self.values if isinstance(one, int | float)]
-        if len(places) < len(self.values):
-            texts = sorted({self.text(one) for one in self.values})
-            places = [texts.index(self.text(one)) for one in self.values]
-        low, high = min(places), max(places)
-        return [(place - low) / (high - low) for place in places]
+        """The values from the least of all to 1; names in the order of the alphabet.
 
-    def ends(self) -> list[str]:
-        """What stands at 0 and at 1."""
-        places = self.scaled()
-        return [self.text(self.values[places.index(end)]) for end in (0.0, 1.0)]
+        The least is at 0, or at `ABOVE_NONE` where there are networks without a value, which are
+        at 0 then.
+        """
+        known = [one for one in self.values if one is not None]
+        numbers = [one for one in known if isinstance(one, int | float)]
+        if len(numbers) < len(known):
+            texts = sorted({self.text(one) for one in known})
+            numbers = [texts.index(self.text(one)) for one in known]
+        bottom = 0.0 if len(known) == len(self.values) else ABOVE_NONE
+        high, extent = max(numbers), max(numbers) - min(numbers) or 1
+        below = iter([(high - number) / extent for number in numbers])
+        return [0.0 if one is None else 1 - (1 - bottom) * next(below) for one in self.values]
+
+    def ends(self) -> list[tuple[float, str]]:
+        """What stands where: the least value, the largest, and what no value is, from 0 to 1."""
+        texts = dict(zip(self.scaled(), map(self.text, self.values), strict=True))
+        return [(place, texts[place]) for place in (0.0, ABOVE_NONE, 1.0) if place in texts]
 
     @staticmethod
     def text(value: Choice | float | None) -> str:
@@ -162,7 +176,7 @@ class _Axis:
 
 def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     """Genes and objectives of networks as lines, a colour for each front."""
-    networks = [one for one in networks if one.entry.values.keys() >= set(made.objectives)]
+    networks = [one for one in networks if one.entry.values.keys() >= set(made.alike)]
     if len(networks) < 2:
         return missing("Parallel coordinates need at least two networks.")
     networks = networks[:: math.ceil(len(networks) / MOST_LINES)]
@@ -172,7 +186,7 @@ def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     axes = [_Axis(gene_label(name), [row.get(name) for row in genes]) for name in names]
     axes += [
         _Axis(words.axis_label(first, name), [one.entry.value(name) for one in networks])
-        for name in made.objectives
+        for name in made.alike
     ]
     shown = [one for one in axes if one.tells]
     if not shown:
@@ -185,9 +199,10 @@ def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     ]
     small = {"showarrow": False, "font": {"size": 11}}
     ends = [
-        {**small, "x": x, "y": y, "yanchor": anchor, "text": text}
+        {**small, "x": x, "y": y + shift, "yanchor": anchor, "text": text}
         for x, one in enumerate(shown)
-        for y, anchor, text in zip((-0.02, 1.02), ("top", "bottom"), one.ends(), strict=True)
+        for y, text in one.ends()
+        for shift, anchor in [(-0.02, "top") if y < 1 else (0.02, "bottom")]
     ]
     line = {"color": "var(--muted)", "width": 1}
     layout = {

@@ -56,8 +56,9 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
         folder = folder_of(job, context)
     except ProblemError as error:
         return {"view": None, "why_not": error.detail}
+    from nas.report.front_section import good_corner  # brings along what reads and plots runs
     from service.api.run_cache import cached_networks, cached_run, showing
-    from service.dashboard import run_views as views  # brings along what reads and plots runs
+    from service.dashboard import run_views as views
 
     if job.kind is not Kind.search:
         from service.dashboard import network_views as shown
@@ -72,6 +73,7 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
             "view": view,
             "numbers": views.picked_numbers(view, job.id),
             "charts": views.front_charts(view),
+            "good_corner": good_corner(view.contents, view.contents.costs),
             "table": views.choice_table(view, job.id),
             "growth": views.growth_chart(view),
             "stages": views.stages(view, job),

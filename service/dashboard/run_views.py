@@ -119,7 +119,7 @@ def drawn(run: RunContents, most: int, cost: str | None = None) -> RunContents:
     kept = {one.id for one in run.retrained}
     if cost is not None:
         known = [entry for entry in entries if cost in entry.values]
-        points = np.array([[entry.value(cost), entry.value(QUALITY)] for entry in known])
+        points = np.array([[one.minimised(cost), one.minimised(QUALITY)] for one in known])
         edge = [one for one, on_line in zip(known, non_dominated(points), strict=True) if on_line]
         kept |= {entry.id for entry in sample(edge, MOST_DRAWN)}
     picked = run.picked

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from latency.timings import read_timings
+from nas.report.front_section import good_corner
 from nas.report.network_pictures import MOST_SHOWN, _spread, picture
 from nas.report.page import render
 from nas.results.contents import RunContents
@@ -33,6 +34,13 @@ def test_the_front_is_drawn_where_it_was_measured(contents: RunContents) -> None
     drawn = trace(render(contents), "front-latency_ms", "front, measured")
     points = np.array([drawn["x"], drawn["y"]]).T
     np.testing.assert_allclose(points, contents.front.points()[:, ::-1], rtol=1e-5)
+
+
+def test_where_good_networks_lie_follows_from_the_costs(contents: RunContents) -> None:
+    assert good_corner(contents, ["params"]).endswith("at the bottom left")
+    assert good_corner(contents, ["tokens_per_s"]).endswith("at the bottom right")
+    both = good_corner(contents, ["params", "tokens_per_s"])
+    assert "bottom left" in both and "of tokens per second more is better" in both
 
 
 def test_observed_predicted_and_retrained_are_told_apart(contents: RunContents) -> None:

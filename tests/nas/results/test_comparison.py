@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from nas.request.picks import read_conditions
-from nas.results.comparison import ComparedRun, compare_runs, gene_summaries, rows
+from nas.results.comparison import (
+    ComparedRun,
+    common_hypervolumes,
+    compare_runs,
+    gene_summaries,
+    rows,
+)
 from nas.results.reader import read_contents
 from nas.search.front import Baseline
+from search_spaces.loading import dump_space
 from tests.support.run_fixture import finished_run, retrain
 
 
@@ -53,7 +61,10 @@ def test_hypervolumes_have_one_box(runs: list[ComparedRun]) -> None:
     assert compare_runs([]).runs == () and compare_runs([one]).difference is None
 
 
-@pytest.mark.parametrize("word", ["objectives", "data", "measures of quality", "devices"])
+WORDS = ["objectives", "data", "measures of quality", "devices", "workloads"]
+
+
+@pytest.mark.parametrize("word", WORDS)
 def test_what_differs_gives_no_hypervolume(runs: list[ComparedRun], word: str) -> None:
     other = runs[1]
     spec = other.contents.spec
@@ -67,11 +78,50 @@ def test_what_differs_gives_no_hypervolume(runs: list[ComparedRun], word: str) -
         "devices": replace(
             other, contents=replace(other.contents, spec=spec.model_copy(update={"device": "cuda"}))
         ),
+        "workloads": worked(other, batch=64),
     }[word]
     made = compare_runs([runs[0], changed])
     assert made.difference is not None and f"different {word}" in made.difference
     assert made.hypervolumes == () and made.reference == {}
     assert made.objectives == ("quality", "latency_ms")
+    assert made.alike == made.objectives[word == "measures of quality" :]
+
+
+def worked(run: ComparedRun, **changes: int) -> ComparedRun:
+    """The run, with another workload."""
+    spec = run.contents.spec
+    space = replace(spec.space, workload={**spec.space.workload, **changes})
+    changed = spec.model_copy(update={"space_toml": dump_space(space)})
+    changed = type(spec).model_validate(changed.model_dump())
+    return replace(run, contents=replace(run.contents, spec=changed))
+
+
+@pytest.mark.parametrize(
+    ("cost", "changes", "alike"),
+    [
+        *(("params", {"source": 8}, True), ("flops", {"batch": 64}, True)),
+        ("flops", {"source": 8}, False),
+    ],
+)
+def test_a_workload_counts_as_far_as_costs_depend_on_it(
+    tmp_path: Path, cost: str, changes: dict[str, int], alike: bool
+) -> None:
+    contents = read_contents(finished_run(tmp_path / "run", objectives=("quality", cost)))
+    run = ComparedRun("run", contents, "same")
+    assert (compare_runs([run, worked(run, **changes)]).difference is None) is alike
+
+
+def test_a_box_may_begin_below_nought_or_have_no_extent(runs: list[ComparedRun]) -> None:
+    good, cheap = runs[0].front.entries[:2]
+    entries = (
+        replace(good, measured={"quality": -0.5, "latency_ms": 1.0}),
+        replace(cheap, measured={"quality": 0.0, "latency_ms": 0.5}),
+    )
+    front = replace(runs[0].front, entries=entries, reference=(0.0, 2.0), origin=-0.5)
+    reference, (volume,) = common_hypervolumes([front])
+    assert reference == {"quality": 0.0, "latency_ms": 2.0} and volume == pytest.approx(0.5)
+    flat = replace(front, entries=entries[1:], origin=0.0)
+    assert common_hypervolumes([flat]) == (reference, [0.0])
 
 
 def test_networks_are_filtered_and_become_rows(runs: list[ComparedRun]) -> None:

@@ -3,8 +3,29 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-from service.api.run_cache import Kept
+from nas.results.comparison import ComparedRun, compare_runs
+from nas.search.front import FRONT_FILE
+from service.api.run_cache import Kept, read_run
+from tests.support.run_fixture import finished_run
+
+
+def test_a_front_so_far_has_the_origin_of_its_curve(tmp_path: Path) -> None:
+    folder = finished_run(tmp_path / "run")
+    (folder.path / FRONT_FILE).unlink()
+    lines = folder.read_journal("observations.jsonl")
+    (folder.path / "observations.jsonl").unlink()
+    (folder.path / "verification.jsonl").unlink()
+    folder.append("observations.jsonl", [{**one, "quality": 0.0} for one in lines])
+    view = read_run(folder)
+    made = compare_runs([ComparedRun("run", view.contents, None)])
+    assert made.hypervolumes == (round(view.curve[-1][1], 9),)
+    folder.append("observations.jsonl", [{**lines[0], "id": "0" * 12, "quality": -0.5}])
+    view = read_run(folder)
+    assert view.contents.front is not None and view.contents.front.origin == -0.5
+    made = compare_runs([ComparedRun("run", view.contents, None)])
+    assert made.hypervolumes == (round(view.curve[-1][1], 9),)
 
 
 def test_who_asks_for_another_value_waits_for_nobody() -> None:

@@ -259,6 +259,17 @@ def test_fronts_without_a_common_cost_share_no_chart(server: Server, alice: http
     assert "no cost in common" in text and "different objectives" in text and "one box" not in text
 
 
+def test_fronts_of_unlike_qualities_share_no_chart(
+    server: Server, alice: httpx.Client, done: str
+) -> None:
+    other = server.finished(server.client("alice"), quality="accuracy")
+    text = said(alice.get("/compare", params={"job": [done, other]}))
+    assert "measure quality differently, so their fronts share no chart" in text
+    assert "different measures of quality" in text and "so it has no column here" in text
+    heads = text[text.index('<section id="networks">') :].partition("</thead>")[0]
+    assert "latency" in heads and "loss" not in heads and "error" not in heads
+
+
 def test_what_has_no_front_is_left_out(server: Server, alice: httpx.Client, done: str) -> None:
     waiting = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
     text = said(alice.get("/compare", params={"job": [waiting, done]}))
