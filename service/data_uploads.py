@@ -129,12 +129,13 @@ class DataUploads(Uploads):
             UploadError: for a name that is taken or is none, a file of another kind, and without
                 room for it.
         """
-        self._check_files({file: size})
-        for one in self.on_their_way(owner):
-            if one.name == name and one.state == "failed":  # this file comes in its place
-                self.dismiss(owner, one.id)
-        upload = self.begin(owner, name, {file: size})
+        unfinished = self.on_their_way(owner)
+        failed = [one.id for one in unfinished if one.name == name and one.state == "failed"]
+        upload = self.begin(owner, name, {file: size}, instead=failed)
         write_json(self._coming(upload) / REQUEST_FILE, dict(request))
+        for identity in failed:
+            with suppress(UploadError):  # it was dismissed meanwhile, or is checked again
+                self.dismiss(owner, identity)
         return upload
 
     def _check_files(self, files: Mapping[str, int]) -> None:
@@ -282,10 +283,11 @@ class DataUploads(Uploads):
 
     def _check_prepared(self, upload: Upload) -> None:
         """See that there is room for what is made of a file, which may be much more than it."""
-        size = 0
-        for file in (self._aside(upload) / PREPARED).rglob("*"):
-            with suppress(FileNotFoundError):  # it has just got its own name
-                size += file.stat().st_size
+        folder, size = self._aside(upload), 0
+        for place, _, names in os.walk(folder):  # also what has not got its own name yet
+            for file in (Path(place, name) for name in names):
+                with suppress(FileNotFoundError):  # it has just got it
+                    size += file.stat().st_size if file.parent != folder else 0
         self._check_room(upload, size)
 
     def dismiss(self, owner: str, identity: str) -> None:
@@ -322,7 +324,7 @@ def _prepared(folder: Path, upload: Upload, tell: Callable[[str], object]) -> di
         What is to be known of the data set; None when it cannot be used, which is told then.
     """
     ((file, size),) = upload.files.items()
-    shutil.rmtree(folder / PREPARED, ignore_errors=True)
+    _clear(folder)
     order = {**read_facts(folder / REQUEST_FILE), "source": str(folder / file), "bytes": size}
     order["out"] = str(folder / PREPARED)
     process = subprocess.Popen(
@@ -368,7 +370,14 @@ def _tell(folder: Path, problem: str) -> None:
     """Keep what is wrong with a file beside it, until it is dismissed or prepared otherwise."""
     with suppress(OSError):
         write_json(folder / PROBLEM_FILE, {"problem": problem})
-    shutil.rmtree(folder / PREPARED, ignore_errors=True)
+    _clear(folder)
+
+
+def _clear(folder: Path) -> None:
+    """Delete what was made of a file, also what a killed process has left of it."""
+    _, folders, _ = next(os.walk(folder), ("", [], []))
+    for name in folders:
+        shutil.rmtree(folder / name, ignore_errors=True)
 
 
 class Writing:

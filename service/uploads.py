@@ -19,7 +19,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -169,13 +169,16 @@ class Uploads:
 
     # -- from the announcement to the checkpoint --------------------------------------------------
 
-    def begin(self, owner: str, name: str, files: Mapping[str, int]) -> Upload:
+    def begin(
+        self, owner: str, name: str, files: Mapping[str, int], instead: Collection[str] = ()
+    ) -> Upload:
         """Announce an upload.
 
         Args:
             owner: who uploads.
             name: for the checkpoint.
             files: name of each, relative to the folder → its bytes.
+            instead: ids of the owner's uploads that it replaces, which do not count beside it.
 
         Raises:
             UploadError: for a name that is taken or is none, for what is no file of a checkpoint,
@@ -192,8 +195,8 @@ class Uploads:
         upload = Upload(secrets.token_hex(10), owner, name, dict(files), time.time())
         with self._alone(owner):
             drop_unfinished(self._root, owner, self.idle_s)
-            self._check_free(owner, name)
-            self._check_room(upload, upload.bytes)
+            self._check_free(owner, name, instead)
+            self._check_room(upload, upload.bytes, instead)
             folder = self._coming(upload)
             folder.mkdir(mode=0o700)
             write_json(folder / FACTS_FILE, asdict(upload))
@@ -226,7 +229,7 @@ class Uploads:
                 "files",
             )
 
-    def _check_free(self, owner: str, name: str) -> None:
+    def _check_free(self, owner: str, name: str, instead: Collection[str]) -> None:
         kept = self._folders(owner)
         if any(one.name == name for one in kept):
             raise self._taken(name)
@@ -234,7 +237,7 @@ class Uploads:
             raise UploadError(
                 507, f"{owner} has {len(kept)} {self.what}s, which are the most: delete one"
             )
-        if len(list(self._unfinished(owner))) >= MOST_OPEN:
+        if sum(one.id not in instead for one in self._unfinished(owner)) >= MOST_OPEN:
             raise UploadError(
                 429,
                 f"{MOST_OPEN} uploads of {owner} are not finished, which are the most: finish or "
@@ -248,15 +251,15 @@ class Uploads:
             "name",
         )
 
-    def _check_room(self, upload: Upload, size: int) -> None:
-        """See that there is room for `size` bytes of an upload.
+    def _check_room(self, upload: Upload, size: int, instead: Collection[str] = ()) -> None:
+        """See that there is room for `size` bytes of an upload, which replaces others.
 
         Raises:
             UploadError: when its owner has no more, or the disk.
         """
         kept = sum(one.bytes for one in self._of(upload.owner))
-        others = [one for one in self._unfinished(upload.owner) if one.id != upload.id]
-        coming = sum(one.bytes for one in others)
+        unfinished = self._unfinished(upload.owner)
+        coming = sum(one.bytes for one in unfinished if one.id not in (upload.id, *instead))
         if kept + coming + size > self._owner_bytes:
             raise UploadError(
                 507,

@@ -11,6 +11,7 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -178,7 +179,9 @@ def list_artifacts(folder: Path) -> list[ArtifactOut]:
     for path in sorted(_files(folder)):
         name = path.relative_to(folder).as_posix()
         stage, sha256 = recorded.get(name, (None, None))
-        found.append(ArtifactOut(path=name, size=path.stat().st_size, sha256=sha256, stage=stage))
+        with suppress(FileNotFoundError):  # it has gone meanwhile
+            size = path.stat().st_size
+            found.append(ArtifactOut(path=name, size=size, sha256=sha256, stage=stage))
     return found
 
 
@@ -207,10 +210,11 @@ def find_artifact(folder: Path, name: str) -> Path | None:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    for path in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if not hidden and find_artifact(folder, path.relative_to(folder).as_posix()):
-            yield path
+    for place, _, names in os.walk(folder):  # which passes over folders that go meanwhile
+        for name in names:
+            path = Path(place, name)
+            if find_artifact(folder, path.relative_to(folder).as_posix()):
+                yield path
 
 
 def _recorded(folder: Path) -> dict[str, tuple[str, str]]:

@@ -14,8 +14,8 @@ from service import data_uploads
 from service.auth import Role
 from service.data_preparing import prepare_file
 from service.data_uploads import DataUploads
-from service.settings import Settings
-from service.uploads import UploadError
+from service.settings import GIB, Settings
+from service.uploads import Upload, UploadError
 from supernet.data.manifest import read_manifest
 from tests.support import service_api_cases
 from tests.support.dashboard_cases import browser, said
@@ -303,6 +303,51 @@ def test_one_that_becomes_a_data_set_while_it_is_asked_for_is_gone(
     monkeypatch.setattr(DataUploads, "_state", late)
     assert uploads.on_their_way("alice") == []
     assert not uploads._aside(made).exists()
+
+
+def aside(uploads: DataUploads, name: str) -> Upload:
+    """An upload of two bytes that is just being checked."""
+    made = uploads.announce("alice", name, "x.csv", 2, {"task": "classification"})
+    part = uploads.part("alice", made.id, 0)
+    part.write(b"ab")
+    part.close()
+    uploads._coming(made).rename(uploads._aside(made))
+    return made
+
+
+def test_what_is_made_of_a_file_counts_while_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = DataUploads(Settings(home=tmp_path, upload_gib_per_owner=1000 / GIB))
+    made = aside(uploads, "x")
+    staged = uploads._aside(made) / ".prepared.123.tmp" / "train"
+    staged.mkdir(parents=True)
+    (staged / "tokens.npy").write_bytes(bytes(900))
+    uploads._look(made, "writing")
+    (staged / "more.npy").write_bytes(bytes(101))
+    with pytest.raises(UploadError, match="the data set has 1,001 bytes"):
+        uploads._look(made, "writing")
+    monkeypatch.setattr(data_uploads, "WALL_S", 0.0)  # its process is killed at once
+    uploads.start("alice", made.id)
+    checked()
+    assert uploads.on_their_way("alice")[0].note == data_uploads.TOO_MUCH
+    assert not [one for one in uploads._aside(made).iterdir() if one.is_dir()]
+
+
+def test_a_failed_upload_stays_until_another_one_has_its_place(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path, upload_gib_per_owner=1000 / GIB))
+    made = aside(uploads, "x")
+    data_uploads._tell(uploads._aside(made), "it is wrong")
+    for name in "abc":  # with it, as many as there may be
+        uploads.announce("alice", name, "x.csv", 2, {"task": "classification"})
+    with pytest.raises(UploadError, match="are not finished"):
+        uploads.announce("alice", "d", "x.csv", 2, {"task": "classification"})
+    with pytest.raises(UploadError, match="ask an administrator"):
+        uploads.announce("alice", "x", "x.csv", 995, {"task": "classification"})
+    assert made.id in [one.id for one in uploads.on_their_way("alice")]
+    better = uploads.announce("alice", "x", "x.csv", 994, {"task": "classification"})
+    found = {one.id: one.name for one in uploads.on_their_way("alice")}
+    assert made.id not in found and found[better.id] == "x"
 
 
 def test_a_file_is_prepared_as_the_command_does(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import logging
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ import httpx
 import pytest
 from fastapi import Request
 
-from service.api.files import CHUNK, Download
+from service.api import files
+from service.api.files import CHUNK, Download, find_artifact
 from service.api.problems import ProblemError
 from tests.support import dashboard_cases
 from tests.support.service_cases import Server
@@ -54,6 +56,24 @@ def sent(download: Download, meanwhile: Callable[[], Any] = lambda: None) -> lis
 
 def body(messages: list[dict[str, Any]]) -> bytes:
     return b"".join(message.get("body", b"") for message in messages)
+
+
+def test_what_goes_while_files_are_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "going").mkdir()
+    for name in ("first.json", "last.json", "going/more.json", ".hidden"):
+        (tmp_path / name).write_text("{}")
+
+    def going(folder: Path, name: str) -> Path | None:
+        found = find_artifact(folder, name)
+        shutil.rmtree(tmp_path / "going", ignore_errors=True)
+        if name == "last.json":
+            (tmp_path / name).unlink()
+        return found
+
+    monkeypatch.setattr(files, "find_artifact", going)
+    assert [one.path for one in files.list_artifacts(tmp_path)] == ["first.json"]
 
 
 def test_what_is_appended_meanwhile_is_not_sent(file: Path) -> None:

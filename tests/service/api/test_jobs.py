@@ -70,7 +70,7 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
             "pick takes sensible, best, knee",
         ),
         ({"space": "digits", "pick": "params>=3"}, "/pick", "less is better"),
-        ({"space": "digits", "pick": "valid_bleu>=30"}, "/pick", "BLEU is measured with"),
+        ({"space": "digits", "pick": "valid_bleu>=30"}, "/pick", "a score of translation"),
         ({"space": "digits", "priority": 10}, "/priority", "less than or equal"),
         ({"space": "digits", "title": "a\nb"}, "/title", "pattern"),
         (
