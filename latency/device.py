@@ -205,14 +205,20 @@ def _cpu_clock_mhz(cpuinfo: Path = Path("/proc/cpuinfo")) -> float | None:
     return round(sum(found) / len(found), 1) if found else None
 
 
-def usable_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: those it may run on, or fewer by its container's quota.
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def granted_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores whose time this process may use up: `usable_cores`, or fewer by a container's quota.
 
     Args:
         cgroup: where the kernel tells the quota of a container, of version 2 or 1.
     """
-    affine = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    cores = usable_cores()
     for names in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         try:
             quota, period = " ".join((cgroup / name).read_text("utf-8") for name in names).split()

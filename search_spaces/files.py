@@ -22,7 +22,7 @@ from search_spaces.errors import UsageError
 
 # Of a folder that is being built, or that a killed process left behind.
 BUILDING = re.compile(
-    r"\.(?P<name>.+)\.(?P<host>[A-Za-z0-9-]*)-(?P<process>\d+)(?P<old>\.old)?\.tmp"
+    r"\.(?P<name>.+)\.(?:(?P<host>[A-Za-z0-9-]*)-)?(?P<process>\d+)(?P<old>\.old)?\.tmp"
 )
 
 
@@ -176,7 +176,8 @@ def _clear_leftovers(path: Path) -> None:
     """
     for leftover in path.parent.iterdir():
         found = BUILDING.fullmatch(leftover.name)
-        if not found or (found["name"], found["host"]) != (path.name, _host()):
+        host = _host()  # leftovers of older versions name none
+        if not found or (found["name"], found["host"] or host) != (path.name, host):
             continue
         if not leftover.is_dir() or _alive(int(found["process"])):
             continue

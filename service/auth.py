@@ -20,7 +20,7 @@ PREFIX = "nas_"
 _SECRET = re.compile(rf"{PREFIX}[A-Za-z0-9_-]{{43}}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _SPAN = re.compile(r"(\d{1,5})\s*([hdwy])")
-LONGEST_S = 100 * 365 * 86400
+_LONGEST_S = 100 * 365 * 86400
 _UNIT_S = {"h": 3600, "d": 86400, "w": 7 * 86400, "y": 365 * 86400}
 
 
@@ -110,7 +110,7 @@ def read_expiry(text: str, now: float) -> float | None:
     if text == "never":
         return None
     match = _SPAN.fullmatch(text.strip())
-    if match is None or not 0 < int(match[1]) * _UNIT_S[match[2]] <= LONGEST_S:
+    if match is None or not 0 < int(match[1]) * _UNIT_S[match[2]] <= _LONGEST_S:
         raise UsageError(
             f"--expires takes 12h, 30d, 2w, 1y or never, and at most 100y; given {text!r}"
         )

@@ -285,9 +285,9 @@ class DataUploads(Uploads):
         """See that there is room for what is made of a file, which may be much more than it."""
         folder, size = self._aside(upload), 0
         for place, _, names in os.walk(folder):  # also what has not got its own name yet
-            for file in (Path(place, name) for name in names):
+            for name in names if place != str(folder) else ():
                 with suppress(FileNotFoundError):  # it has just got it
-                    size += file.stat().st_size if file.parent != folder else 0
+                    size += Path(place, name).stat().st_size
         self._check_room(upload, size)
 
     def dismiss(self, owner: str, identity: str) -> None:

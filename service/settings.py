@@ -51,7 +51,7 @@ class Settings(BaseModel):
         allowed_hosts: further names under which the API is reached, for example behind a proxy.
         trusted_proxies: addresses and networks of proxies whose X-Forwarded-For and
             X-Forwarded-Proto are believed; limits for an address then count the client's.
-        heartbeat_s: seconds between two signs of life of a worker.
+        heartbeat_s: seconds between two signs of life of a worker, at most half of `stale_s`.
         stale_s: seconds without one after which a job is given to another worker.
         poll_s: seconds an idle worker waits before it asks for work again.
         stop_grace_s: seconds a job's process has to end by itself when it is cancelled.

@@ -488,9 +488,10 @@ def _unfinished_folders(
 
 def _last_change(folder: Path) -> float:
     found = 0.0
-    for path in (folder, *folder.rglob("*")):
-        with suppress(FileNotFoundError):
-            found = max(found, path.stat().st_mtime)
+    for place, _, files in os.walk(folder):  # which passes over what goes meanwhile
+        for path in (Path(place), *(Path(place, name) for name in files)):
+            with suppress(FileNotFoundError):
+                found = max(found, path.stat().st_mtime)
     return found
 
 

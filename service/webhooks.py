@@ -32,7 +32,7 @@ from service.jobs.database import DatabaseAwayError
 from service.jobs.outbox import LEASE_S, SECRET, Outbox, Sending
 
 TOTAL_S = 10.0
-CONNECT_S = 3.0  # to one of a name's addresses
+CONNECT_S = 3.0  # to one of a name's addresses while there are more
 MOST_BYTES = 2048
 SHOWN = 200  # characters of an answer
 AT_ONCE = 4  # deliveries of one process
@@ -131,7 +131,8 @@ async def send(sending: Sending, tls: ssl.SSLContext, *, private: bool) -> Answe
         return Answer(None, f"there was no whole answer within {TOTAL_S:g} s")
     except _RefusedError as error:
         return Answer(None, str(error))
-    except (httpx.HTTPError, OSError, UnicodeError) as error:
+    except Exception as error:  # whatever is wrong with an address, its owner is told
+        log.info("a message was not sent", extra={"delivery": sending.id}, exc_info=True)
         text = f"{type(error).__name__}: {error}"
         return Answer(None, f"nothing could be sent ({_plain(text)})")
 
@@ -148,15 +149,17 @@ async def _post(sending: Sending, tls: ssl.SSLContext, private: bool) -> Answer:
         "webhook-timestamp": str(now),
         "webhook-signature": signature(sending.secret, sending.id, now, body),
     }
-    times = httpx.Timeout(TOTAL_S, connect=CONNECT_S)
-    async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=times) as client:
+    async with httpx.AsyncClient(verify=tls, trust_env=False, timeout=TOTAL_S) as client:
         unreachable: Exception | None = None
-        for address in await _addresses(url, private):
+        addresses = await _addresses(url, private)
+        for number, address in enumerate(addresses, 1):
+            # Not so long for one that others may stand in for.
+            times = httpx.Timeout(TOTAL_S, connect=CONNECT_S if number < len(addresses) else None)
             there = url.copy_with(host=address)
             named = {"sni_hostname": url.raw_host.decode()}
             try:
                 async with client.stream(
-                    "POST", there, content=body, headers=headers, extensions=named
+                    "POST", there, content=body, headers=headers, extensions=named, timeout=times
                 ) as answer:
                     return Answer(answer.status_code, await _first_words(answer))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -234,14 +237,6 @@ class Deliverer:
             log.exception("no message could be taken")
         return None
 
-    async def _sent(self, sending: Sending, tls: ssl.SSLContext) -> Answer:
-        """What came of sending a message, whatever is wrong with its address."""
-        try:
-            return await send(sending, tls, private=self._private)
-        except Exception as error:
-            log.exception("a delivery went wrong", extra={"delivery": sending.id})
-            return Answer(None, f"nothing could be sent ({type(error).__name__})")
-
     async def _deliver(
         self,
         sending: Sending,
@@ -253,7 +248,7 @@ class Deliverer:
         try:
             if time.monotonic() - claimed_at > LEASE_S - TOTAL_S:
                 return  # this process was frozen: it is somebody else's, or will be
-            answer = await self._sent(sending, tls)
+            answer = await send(sending, tls, private=self._private)
             finish = partial(self._outbox.finish, sending, answer.status, answer.text)
             noted = await anyio.to_thread.run_sync(
                 partial(finish, good=answer.good), limiter=threads

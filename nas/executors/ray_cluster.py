@@ -18,7 +18,7 @@ from pathlib import Path
 import ray
 from ray.exceptions import RayError
 
-from latency.device import usable_cores
+from latency.device import granted_cores
 from nas.executors.base import ExecutorSettings, latency_resource
 from search_spaces.errors import ExecutorError
 
@@ -79,7 +79,7 @@ class RayCluster:
             ray.init(
                 address="local",
                 _temp_dir=self._folder,
-                num_cpus=max(self._cpus, usable_cores()),
+                num_cpus=max(self._cpus, granted_cores()),
                 resources={latency_resource(device): 1 for device in ("cpu", "cuda")},
                 object_store_memory=OBJECT_STORE_BYTES,
                 include_dashboard=False,

@@ -39,6 +39,7 @@ __all__ = [
     "exact",
     "objective",
     "rates",
+    "uncertainty_name",
 ]
 
 
@@ -99,11 +100,16 @@ def check_cost_names(names: Collection[str]) -> None:
                 f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits "
                 f"and _ that is none of {', '.join(RESERVED)}"
             )
-        if OBJECTIVES[name].std_name in names:
+        if (uncertainty := uncertainty_name(name)) in names:
             raise UsageError(
-                f"an evaluator's cost cannot be called {OBJECTIVES[name].std_name!r} beside "
-                f"{name!r}, whose uncertainty is called that: give it another name"
+                f"an evaluator's cost cannot be called {uncertainty!r} beside {name!r}, whose "
+                "uncertainty is called that: give it another name"
             )
+
+
+def uncertainty_name(name: str) -> str:
+    """Where the uncertainty of what is predicted of an evaluator's cost stands."""
+    return OBJECTIVES[name].std_name or f"{name}_std"
 
 
 def objective(name: str, metric: QualityMetric, task: TaskName = TASK_NAMES[0]) -> Objective:

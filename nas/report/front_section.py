@@ -47,9 +47,8 @@ def good_corner(run: RunContents, costs: Sequence[str]) -> str:
     if not more:
         return lower
     if len(more) == len(costs):
-        return (
-            "lower quality and more of the cost are better: good networks lie at the bottom right"
-        )
+        better = f"lower {words.metric(run, QUALITY)} and more {' and '.join(more)} are better"
+        return f"{better}, so good networks lie at the bottom right"
     return f"{lower}; of {' and '.join(more)} more is better, so there it is the bottom right"
 
 

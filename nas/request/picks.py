@@ -132,12 +132,12 @@ class Pick:
                 )
 
 
-def check_scored(pick: Pick, task: TaskName, quality: QualityMetric) -> None:
+def check_scored(pick: Pick, task: TaskName | None, quality: QualityMetric = "loss") -> None:
     """Refuse conditions on scores that networks of a search do not have.
 
     Args:
         pick: what is asked for.
-        task: what the networks do.
+        task: what the networks do; None for those of an evaluator, which have no scores.
         quality: what their quality is.
 
     Raises:
@@ -148,11 +148,13 @@ def check_scored(pick: Pick, task: TaskName, quality: QualityMetric) -> None:
         score = scores.get(condition.name)
         if score is None or (task in score.tasks and score.name in (quality, *USUAL)):
             continue
-        other = (
-            f"it is measured with {mark('quality')} {score.name}"
-            if task in score.tasks
-            else f"it is a score of {' and '.join(score.tasks)}, and not of {task}"
-        )
+        if task is None:
+            other = "an evaluator tells quality and costs alone"
+        elif task in score.tasks:
+            other = f"it is measured with {mark('quality')} {score.name}"
+        else:
+            others = " and ".join(score.tasks).replace("_", " ")
+            other = f"it is a score of {others}, and not of {task.replace('_', ' ')}"
         raise UsageError(f"{mark('pick')} asks for {condition}, and this search does not: {other}")
 
 

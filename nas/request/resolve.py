@@ -250,6 +250,8 @@ def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> S
         budget = budget_for(None, request.preset, request.overrides)
         if budget.rounds.prune:
             raise UsageError("rounds.prune is for networks that are trained here: leave it out")
+    with blaming("pick"):
+        picks.check_scored(picks.read_pick(request.pick or picks.SENSIBLE, request.costs), None)
     with blaming("space"):
         text = dump_genes(space)
     return build_spec(

@@ -101,8 +101,7 @@ def _limits(
     limits: dict[str, float], evaluator: str | None, objectives: tuple[str, ...]
 ) -> dict[str, float]:
     if evaluator is not None:
-        others = [name for name in objectives if name not in (QUALITY, *limits)]
-        check_cost_names([*limits, *others])
+        check_cost_names([*limits, *(name for name in objectives if name != QUALITY)])
     for name, value in limits.items():
         if evaluator is None and name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")

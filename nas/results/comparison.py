@@ -1,15 +1,15 @@
 """Fronts of several runs beside each other: what they have in common, and what may be compared.
 
 Heights of fronts compare where quality is measured alike on the same data, times where they were
-taken on the same device. A hypervolume is a share of a box, so it says something beside another
-one only if both are of the same objectives and the box is the same: it is computed anew, up to the
-worst of all reference points.
+taken on the same device, and costs where they are of the same workload. A hypervolume is a share
+of a box, so it says something beside another one only if both are of the same objectives and the
+box is the same: it is computed anew, up to the worst of all reference points.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from nas.results.partial_front import box_shares
 from nas.results.tables import genes_of
 from nas.search.front import Front, FrontEntry, minimised, points_of
 from nas.search.pareto import hypervolume
+from search_spaces.settings import ImageInput
 from search_spaces.space import Choice
 
 
@@ -69,7 +70,8 @@ class Comparison:
     Attributes:
         runs: in the order that was asked for.
         objectives: those that all have, quality first.
-        alike: those of them that mean the same in all: quality only where it is measured alike.
+        alike: those of them that share a chart and a column: all but a quality that is measured
+            differently.
         difference: why hypervolumes and heights say nothing beside each other; None where they do.
         reference: the one point that hypervolumes are measured up to; empty with a difference.
         hypervolumes: of each run, shares of the same box; empty with a difference.
@@ -149,11 +151,16 @@ def _worked(run: RunContents) -> Hashable:
     """What networks of a run do while a cost is taken, as far as its costs depend on that."""
     if run.spec.evaluator is not None:
         return None
-    names = set(run.spec.objectives) - {QUALITY, PARAMS.name}
-    if not names:
-        return None
-    work = base_workload(run.space)
-    return work.source_length if names == {FLOPS.name} else work
+    space, found = run.space, []
+    pictures = isinstance(space.model.input, ImageInput)  # whose length follows from the network
+    for one in (OBJECTIVES[name] for name in run.spec.objectives):
+        if one.name == FLOPS.name:
+            found.append(None if pictures else space.workload.get("source"))
+        elif one.name not in (QUALITY, PARAMS.name):
+            work = base_workload(space)
+            work = work.timed_as(one.mode) if one.timed else work
+            found.append(replace(work, source_length=1) if pictures else work)
+    return tuple(found)
 
 
 def _timed_on(run: RunContents) -> Hashable:
@@ -229,18 +236,19 @@ def rows(
     for one in networks:
         run = made.runs[one.run]
         scores = {} if one.result is None else one.result.test_scores
-        found.append(
-            {
-                "job": jobs[one.run],
-                "title": run.title,
-                "id": one.entry.id,
-                "baseline": one.baseline,
-                **{f"test_{name}": value for name, value in scores.items()},
-                **one.entry.measured,
-                **{f"predicted_{name}": value for name, value in one.entry.predicted.items()},
-                "doubtful": " ".join(one.entry.doubtful),
-                **gene_summaries(run.contents, one.entry),
-            }
-        )
+        row: dict[str, object] = {
+            "job": jobs[one.run],
+            "title": run.title,
+            "id": one.entry.id,
+            "baseline": one.baseline,
+            **{f"test_{name}": value for name, value in scores.items()},
+            **one.entry.measured,
+            **{f"predicted_{name}": value for name, value in one.entry.predicted.items()},
+            "doubtful": " ".join(one.entry.doubtful),
+        }
+        genes = gene_summaries(run.contents, one.entry)
+        # Genes of one's own may be called as a column is.
+        row |= {f"gene_{name}" if name in row else name: value for name, value in genes.items()}
+        found.append(row)
     names = dict.fromkeys(name for row in found for name in row)
     return [{name: row.get(name) for name in names} for row in found]

@@ -63,8 +63,9 @@ READINGS = {
     "text again, with the package tokenizers: with `t = Tokenizer.from_file("
     '"{source}")`, `t.encode("a text").ids` and `t.decode(tokens)`. There are no other marks; '
     "texts are neither cut nor filled up, and one that is to be continued has no end mark.",
-    "images": "A byte b of an image becomes `black + (white - black) * b / 255`, and the image is "
-    "scaled to `image_size`; the numbers, and the names of the classes, stand in `reading.json`.",
+    "images": "The middle square of an image is scaled to `side` pixels, enlarged bilinearly to "
+    "`image_size` where that is more, and a byte b of it becomes `black + (white - black) * b / "
+    "255`; the numbers, and the names of the classes, stand in `reading.json`.",
     "bytes": "Texts are read byte by byte: token = byte + 1. `reading.json` names the classes.",
     "symbols": "A symbol's number is its place in the list in `reading.json`, which also names the "
     "classes.",

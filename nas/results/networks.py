@@ -208,12 +208,12 @@ def open_inherited(folder: RunFolder, network_id: str, device: str) -> TrainedNe
     from supernet.training.checkpoint import load
 
     check_inherits(folder, network_id)
-    _check_weights(folder, "supernet")
     file, space = folder.path / SUPERNET_FILE, folder.spec.space
     if not file.is_file():
         if folder.record("supernet") is not None:
             raise UsageError(supernet_gone(folder.path))
         raise UsageError(f"{folder.path} has no trained supernet yet; {resuming(folder.path)}")
+    _check_weights(folder, "supernet")
     try:
         architecture = Architecture.from_json(measured_networks(folder)[network_id]["architecture"])
         space.encode([architecture])  # refuses a network of another space

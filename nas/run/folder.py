@@ -181,12 +181,14 @@ class RunFolder:
 
     def finish(self, stage: str, digest: str, outputs: Iterable[str], seconds: float) -> None:
         """Record that a stage ended and what it wrote."""
+        self.check()
         sums = {name: checksum(self.path / name) for name in outputs}
         values = {"stage": stage, "digest": digest, "outputs": sums, "seconds": round(seconds, 3)}
         write_atomically(self.path / record_file(stage), json.dumps(values, indent=2))
 
     def refresh(self, record: StageRecord, name: str) -> None:
         """Record one file of a finished stage as it is now; of the others nothing is said."""
+        self.check()
         sums = {**record.outputs, name: checksum(self.path / name)}
         values = {**asdict(record), "outputs": sums}
         write_atomically(self.path / record_file(record.stage), json.dumps(values, indent=2))
@@ -197,6 +199,7 @@ class RunFolder:
         In this order, so that a kill in between does not leave files without the record that
         tells what is wrong with them.
         """
+        self.check()
         for name in outputs:
             path = self.path / name
             if path.is_dir():
@@ -207,6 +210,7 @@ class RunFolder:
 
     def begin(self, stage: str, digest: str) -> None:
         """Note what a stage reads before it writes anything."""
+        self.check()
         write_atomically(self.path / begun_file(stage), digest)
 
     def begun_otherwise(self, stage: str, digest: str) -> bool:
@@ -247,6 +251,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file atomically."""
+        self.check()
         write_atomically(self.path / name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def read_json(self, name: str) -> Any:
@@ -264,11 +269,13 @@ class RunFolder:
 
     def append(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
         """Append lines to a journal and see them to the disk."""
+        self.check()
         lines = (json.dumps(value, allow_nan=False) for value in values)
         append_lines(self.path / name, lines)
 
     def write_journal(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
         """Replace a journal, in full or not at all."""
+        self.check()
         lines = (json.dumps(value, allow_nan=False) + "\n" for value in values)
         write_atomically(self.path / name, "".join(lines))
 
@@ -295,6 +302,7 @@ class RunFolder:
 
     def log(self, event: Event) -> None:
         """Keep an event, with the time, in ``events.jsonl``."""
+        self.check()
         line = json.dumps({"time": round(time.time(), 3), **event_to_json(event)})
         append_lines(self.path / EVENTS_FILE, [line], sync=False)
 
@@ -359,10 +367,10 @@ def resuming(path: Path) -> str:
 
 
 def supernet_gone(path: Path) -> str:
-    """That a run's supernet was trained and is there no more."""
+    """That a run's supernet was trained and is there no more, and what to do about it."""
     return (
-        f"the trained supernet of {path} is gone, as a service deletes it to make room: networks "
-        "that were trained can be used as ever, and another one needs a new search"
+        f"the trained supernet of {path} is gone, which a service deletes to make room: networks "
+        f"that were trained are used as ever, for others {resuming(path)} trains it again"
     )
 
 

@@ -28,4 +28,5 @@ def terminable() -> Iterator[None]:
 
 
 def _terminate(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # who asks again shall not break off the closing
     raise Terminated

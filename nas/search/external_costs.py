@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.predictor import MIN_OBSERVATIONS, LatencyPredictor
-from nas.objectives import OBJECTIVES, QUALITY
+from nas.objectives import QUALITY, uncertainty_name
 from nas.run.folder import RunFolder
 from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.scoring import CostScorer
@@ -102,7 +102,7 @@ class ExternalCosts(CostScorer):
                 known_N[new] = max((line[name] for line in self.evaluated.values()), default=1.0)
             values[name] = known_N
             if name in deviations:
-                values[OBJECTIVES[name].std_name or f"{name}_std"] = spread
+                values[uncertainty_name(name)] = spread
         return values
 
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:

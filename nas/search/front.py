@@ -551,7 +551,7 @@ def pick(front: Front, how: str) -> FrontEntry:
         return among[knee_index(points_of(among, front.objectives))]
     if (times := saving_of(how)) is not None:
         return _saving(front, times)
-    known = dict.fromkeys(name for entry in front.entries for name in entry.values)
+    known = dict.fromkeys(name for entry in front.entries for name in entry.measured)
     if conditions := conditions_of(how, list(known)):
         return _meeting(front, conditions)
     ids = {entry.id: entry for entry in front.networks}

@@ -9,7 +9,7 @@ import numpy as np
 
 from nas.results.networks import check_inherits, open_network
 from nas.run.events import Event, Progress
-from nas.run.folder import RunFolder
+from nas.run.folder import RunFolder, supernet_gone
 from nas.run.layout import SUPERNET_FILE, attention_file
 from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni
 from nas.run.stage_runner import run_stage
@@ -86,10 +86,7 @@ def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, We
         return open_network(run.folder, entry.id, "cpu").model, "trained from scratch"
     check_inherits(run.folder, entry.id)
     if not run.folder.has(SUPERNET_FILE):
-        raise UsageError(
-            f"the supernet of this run was deleted to make room; train {entry.id} from scratch "
-            "first"
-        )
+        raise UsageError(supernet_gone(run.folder.path))
     return run.supernet, "inherited"
 
 

@@ -31,8 +31,8 @@ MOST_LINES = 150  # networks in the parallel coordinates
 LONG = 1e4  # beyond that, k and M
 ABOVE_NONE = 0.125  # where values begin on an axis on which some networks have none
 AXIS_REM = 5.5  # room for each axis of the parallel coordinates
-# As many as fronts are compared; a symbol of its own for those who see no colours.
 UNLIKE = "The searches measure quality differently"
+# As many as fronts are compared; a symbol of its own for those who see no colours.
 LOOKS = (
     ("var(--softmax)", "circle"),
     ("var(--retrained)", "square"),
@@ -164,7 +164,8 @@ class _Axis:
     def ends(self) -> list[tuple[float, str]]:
         """What stands where: the least value, the largest, and what no value is, from 0 to 1."""
         texts = dict(zip(self.scaled(), map(self.text, self.values), strict=True))
-        return [(place, texts[place]) for place in (0.0, ABOVE_NONE, 1.0) if place in texts]
+        places = (0.0, ABOVE_NONE, 1.0) if None in self.values else (0.0, 1.0)
+        return [(place, texts[place]) for place in places if place in texts]
 
     @staticmethod
     def text(value: Choice | float | None) -> str:

@@ -475,10 +475,10 @@ def read_form(chosen: Chosen) -> dict[str, Any]:
         how = shown(field)
         if not _one(form, name) or how.apart:
             continue
-        lines = "\n".join(form[name]).splitlines()  # browsers send CR LF
-        texts[name] = [line.strip() for line in lines if line.strip()]
+        text = "\n".join(form[name]).replace("\r\n", "\n")  # which browsers send
+        texts[name] = [line.strip() for line in text.split("\n") if line.strip()]
         if how.long:
-            texts[name] = ["\n".join(lines)]
+            texts[name] = [text]
     request = read_texts(JobRequest, texts, mark)
     if request.get("baseline") in chosen.own_baseline:
         request["baseline"] = chosen.baseline

@@ -3,8 +3,8 @@
 Above a quota these are deleted, oldest first, until the rest fits:
 
 1. run folders of failed and cancelled searches (a retry starts them from the beginning);
-2. the trained supernets of finished searches, which `nas resume` would read again, exports of
-   inherited weights, and trainings of networks that inherit from a checkpoint.
+2. the trained supernets of finished searches, which `nas resume`, exports of inherited
+   weights, and trainings of networks that inherit from a checkpoint would read again.
 
 Never: what a job that waits or runs needs, and fronts, reports, retrained networks and events of
 finished searches. While these alone are above the quota, new jobs are refused.

@@ -165,7 +165,8 @@ class Attempt:
         if outcome.busy:
             return None
         # Who shuts a machine or a service down asks all of its processes at once.
-        if outcome.asked and self._stopping.wait(ALL_ASKED_S):
+        asked = outcome.asked or self._stopping.is_set()
+        if asked and self._stopping.wait(ALL_ASKED_S):
             return self._end(Action.stop if self._job.cancel_requested else Action.release)
         return self._end(Action.fail, outcome.error)
 

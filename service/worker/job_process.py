@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
@@ -181,41 +181,6 @@ class FencedFolder(RunFolder):
                 if earlier < self.attempt:
                     (self.path / ATTEMPTS_FOLDER / _mark(self.job, earlier)).unlink(missing_ok=True)
             yield
-
-    def append(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
-        """As `RunFolder.append`, in the newest attempt alone."""
-        self.check()
-        super().append(name, values)
-
-    def write_json(self, name: str, value: Any) -> None:
-        """As `RunFolder.write_json`, in the newest attempt alone."""
-        self.check()
-        super().write_json(name, value)
-
-    def write_journal(self, name: str, values: Iterable[Mapping[str, Any]]) -> None:
-        """As `RunFolder.write_journal`, in the newest attempt alone."""
-        self.check()
-        super().write_journal(name, values)
-
-    def forget(self, stage: str, outputs: Iterable[str]) -> None:
-        """As `RunFolder.forget`, in the newest attempt alone."""
-        self.check()
-        super().forget(stage, outputs)
-
-    def begin(self, stage: str, digest: str) -> None:
-        """As `RunFolder.begin`, in the newest attempt alone."""
-        self.check()
-        super().begin(stage, digest)
-
-    def finish(self, stage: str, digest: str, outputs: Iterable[str], seconds: float) -> None:
-        """As `RunFolder.finish`, in the newest attempt alone."""
-        self.check()
-        super().finish(stage, digest, outputs, seconds)
-
-    def log(self, event: Event) -> None:
-        """As `RunFolder.log`, in the newest attempt alone."""
-        self.check()
-        super().log(event)
 
 
 def _mark(job: str, attempt: int) -> str:

@@ -71,7 +71,8 @@ class SearchData:
         digest: sha256 over all arrays of both splits, as hexadecimal digits.
         background: images only: the value of a black pixel after normalisation, per channel.
         reading: how an example becomes an input, plain values by name. ``kind`` is ``images`` (with
-            ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel),
+            ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel, and
+            ``side``, of the data's pictures in pixels),
             ``bytes`` (token = byte + 1), ``symbols`` (with the list of them), ``numbers``, or
             that of a `CheckpointTokenizer`.
         tokenizer: of a checkpoint, where texts were prepared with it.

@@ -47,12 +47,14 @@ class OnnxModel:
         from supernet.export import onnx_driver
         from supernet.export.onnx_failures import FAILURES
 
+        graphs = [folder / f"{graph}.onnx" for graph in blueprint.form.graphs]
+        if missing := [graph for graph in graphs if not graph.is_file()]:
+            raise DataError(f"{missing[0]} is missing; export the network anew")
         self._driver, self._folder = onnx_driver, folder
         self._session = self._decoder = None
         try:
             if TASKS[blueprint.task].classifies:
-                (graph,) = blueprint.form.graphs
-                self._session = onnx_driver.session(folder / f"{graph}.onnx")
+                self._session = onnx_driver.session(graphs[0])
             else:
                 self._decoder = onnx_driver.Decoder(folder)
         except (*FAILURES, KeyError, ValueError) as error:

@@ -26,7 +26,7 @@ from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.families.base import Family
-from supernet.pretrained.folder_files import tokenizer_files
+from supernet.pretrained.folder_files import WRITING_FILES, tokenizer_files
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
@@ -163,11 +163,15 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
 
 
 def checkpoint_digest(checkpoint: Checkpoint) -> str:
-    """sha256 of a checkpoint: configuration, weights, and how texts are read and pooled."""
+    """sha256 of a checkpoint: configuration, weights, and how inputs are read and pooled.
+
+    How a language model writes (``generation_config.json``, ``chat_template.jinja``) is no part.
+    """
     digest = hashlib.sha256()
     weights = {tensor.file for tensor in checkpoint.tensors.values()}
     pooling = () if checkpoint.sentence is None else checkpoint.sentence.files
-    reading = [checkpoint.folder / name for name in sorted({*checkpoint.tokenizer_files, *pooling})]
+    names = {*checkpoint.tokenizer_files, *pooling} - {*WRITING_FILES}
+    reading = [checkpoint.folder / name for name in sorted(names)]
     for file in (checkpoint.folder / CONFIG_FILE, *sorted(weights), *reading):
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())

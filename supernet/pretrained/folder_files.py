@@ -11,6 +11,7 @@ from search_spaces.errors import DataError
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.sentences import LENGTH_FILE, MODULES_FILE, PROMPTS_FILE
 
+WRITING_FILES = ("chat_template.jinja", "generation_config.json")
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -20,8 +21,7 @@ TOKENIZER_FILES = (
     "merges.txt",
     "vocab.txt",
     "tokenizer.model",
-    "chat_template.jinja",
-    "generation_config.json",
+    *WRITING_FILES,
 )
 IMAGE_FILES = ("preprocessor_config.json",)
 

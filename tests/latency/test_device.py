@@ -19,7 +19,7 @@ from latency.device import (
     card_state,
     clock_mhz,
     describe_device,
-    usable_cores,
+    granted_cores,
 )
 from search_spaces.errors import DataError, UsageError
 
@@ -219,4 +219,4 @@ def test_a_containers_quota_counts(
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert usable_cores(tmp_path) == cores
+    assert granted_cores(tmp_path) == cores

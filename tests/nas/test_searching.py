@@ -93,6 +93,8 @@ def test_conditions_on_told_costs_pick(tmp_path: Path) -> None:
     assert pick(front, "ms<=3").value("ms") <= 3
     with pytest.raises(UsageError, match="no 'energy' is measured"):
         pick(front, "energy<=3")
+    with pytest.raises(UsageError, match="an evaluator tells quality and costs alone"):
+        searched(tmp_path / "other", Good(), pick="valid_bleu>=30")
 
 
 USELESS = """

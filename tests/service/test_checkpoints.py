@@ -247,7 +247,7 @@ def test_from_the_request_to_the_folder(home: Path, tmp_path: Path) -> None:
     job = service.submit(**ASKED)
     ended: dict[str, Any] = service.until(job, lambda now: now["state"] in ("succeeded", "failed"))
     assert ended["state"] == "succeeded", ended
-    asked = {"pick": "best", "format": "huggingface"}
+    asked = {"pick": "1.5x", "format": "huggingface"}
     made = service.client.post(f"/jobs/{job}/export", json=asked).json()
     ended = service.until(made["id"], lambda now: now["state"] in ("succeeded", "failed"))
     assert ended["state"] == "succeeded", ended

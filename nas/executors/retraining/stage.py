@@ -6,6 +6,7 @@ It opens the test split as its very last step. No stage before it does, and afte
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -92,7 +93,8 @@ def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
 
 def _tuning_words(run: OpenedRun, network_id: str) -> str:
     trials = asked_trials(run.folder, network_id)
-    command = f"nas retrain {run.folder.path} --pick {network_id} --tune"
+    path = shlex.quote(str(run.folder.path))
+    command = f"nas retrain {path} --pick {network_id} --tune"
     ray = f"{command} {trials} --executor ray"
     return (
         f"the settings of network {network_id} are to be tuned, which Ray does: "

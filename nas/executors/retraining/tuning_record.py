@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +39,8 @@ def asked_trials(folder: RunFolder, network_id: str) -> int:
     trials = data.get("trials") if isinstance(data, dict) else None
     if not isinstance(trials, int) or not 1 <= trials <= MOST_TRIALS:
         raise DamagedRunError(
-            f"{folder.path / name} is damaged; nas retrain {folder.path} --pick {network_id} "
-            "--tune N writes it anew"
+            f"{folder.path / name} is damaged; nas retrain {shlex.quote(str(folder.path))} --pick "
+            f"{network_id} --tune N writes it anew"
         )
     return trials
 

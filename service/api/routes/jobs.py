@@ -75,7 +75,7 @@ def begin_search(
         The job, and whether it is new.
 
     Raises:
-        ProblemError: naming the field at fault; 429 or 507 as `add_job`.
+        ProblemError: naming the field at fault, as `checked_search`; 429 or 507 as `add_job`.
     """
     found = found or checked_search(given, token, context)
     submission = Submission(

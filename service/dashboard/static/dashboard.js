@@ -50,10 +50,10 @@
   }
 
   // False when the page has to be loaded as a whole: it has other parts now, is followed no longer,
-  // is gone, or the login is over. Null after an error that may pass.
+  // is not to be had, or the login is over. Null after an error that may pass.
   async function refresh() {
     const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-    if (!answer.ok) return [401, 404].includes(answer.status) ? false : null;
+    if (!answer.ok) return answer.status >= 500 || answer.status === 429 ? null : false;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (page.body.dataset.follow !== document.body.dataset.follow) return false;
     const parts = [...page.querySelectorAll("[data-part]")];

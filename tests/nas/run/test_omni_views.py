@@ -126,7 +126,7 @@ def test_a_run_without_weights_is_told_so(run: RunFolder) -> None:
     identity = omni_id(run, deep=True)
     run.forget(f"retrain-{identity}", ())
     shown = nas("show", str(run.path), "--attention", identity)
-    assert (shown.exit_code, "deleted to make room" in shown.stderr) == (2, True)
+    assert (shown.exit_code, "is gone" in shown.stderr) == (2, True)
     assert not (run.path / attention_file(identity)).exists()
 
 

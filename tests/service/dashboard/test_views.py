@@ -22,6 +22,7 @@ def test_numbers_are_numbers_also_where_a_network_has_none() -> None:
     assert axis.ends() == [(0.0, "–"), (ABOVE_NONE, "4"), (1.0, "16")]
     assert _Axis("heads", [4, 16, 8]).scaled() == pytest.approx([0.0, 1.0, 1 / 3])
     assert _Axis("heads", [4, None]).scaled() == [1.0, 0.0]
+    assert _Axis("layers", [0, 1, 8]).ends() == [(0.0, "0"), (1.0, "8")]
     assert _Axis("kind", ["b", "a", None, "c"]).ends() == [
         *((0.0, "–"), (ABOVE_NONE, "a"), (1.0, "c"))
     ]

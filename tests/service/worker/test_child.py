@@ -71,12 +71,12 @@ def test_what_a_job_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
 
 def test_a_job_that_is_asked_to_end_closes_what_it_has_opened(tmp_path: Path) -> None:
     script = (
-        "import sys, time\n"
+        "import signal, sys\n"
         "from service.worker import job_process\n"
         "def work(*_):\n"
         "    try:\n"
         "        open('begun', 'w').close()\n"
-        "        while True: time.sleep(60)\n"
+        "        while True: signal.pause()\n"
         "        yield\n"
         "    finally:\n"
         "        open('closed', 'w').close()\n"

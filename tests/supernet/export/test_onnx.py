@@ -173,7 +173,7 @@ def test_a_wrong_graph_is_not_opened(breaks: Callable[[Path], None], folder: Pat
 
 def test_a_graph_that_is_not_there_is_told(folder: Path) -> None:
     (folder / "classifier.onnx").rename(folder / "other.onnx")
-    with pytest.raises(DataError, match="onnxruntime cannot open the graphs of .*export"):
+    with pytest.raises(DataError, match="classifier.onnx is missing; export the network anew"):
         open_package(folder)
 
 

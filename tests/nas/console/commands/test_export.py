@@ -103,6 +103,15 @@ def test_nothing_is_trained_yet(tmp_path: Path) -> None:
     assert done.exit_code == 2 and "has no trained supernet yet" in done.stderr
 
 
+def test_a_supernet_that_a_service_has_deleted(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run")
+    (folder.path / "supernet/last.pt").unlink()
+    chosen = arch_of(folder)
+    done = nas("export", folder.path, "--format", "safetensors", "--inherited", "--arch", chosen)
+    told = " ".join(done.stderr.split())
+    assert done.exit_code == 2 and "is gone, which a service deletes to make room" in told
+
+
 def test_of_two_networks_the_winner_is_exported_or_one_is_named(tmp_path: Path) -> None:
     folder = trained(tmp_path / "run")
     first, second = arch_of(folder), train(folder, 1)
