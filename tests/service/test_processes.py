@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -48,12 +49,19 @@ class Service:
         if not self._secret:
             assert self.process.stdout is not None
             self._secret = self.process.stdout.readline().split()[-1]
+        # What it logs is read: a full pipe would keep it from answering.
+        self._reader = threading.Thread(target=self.process.stderr.read, daemon=True)
+        self._reader.start()
         self.headers = {"Authorization": f"Bearer {self._secret}"}
         self.client = httpx.Client(base_url=self.url + "/api/v1", headers=self.headers, timeout=30)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
-        self.process.communicate()
+        self.process.wait()
+        self._reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            assert pipe is not None
+            pipe.close()
         self.client.close()
 
     def submit(self, **request: Any) -> str:
