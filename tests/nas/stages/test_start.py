@@ -54,7 +54,6 @@ from tests.support import start_cases
 from tests.support.export_cases import hub_without_net
 from tests.support.pipeline_cases import start, work
 from tests.support.pretrained_cases import change_config, write_model
-from tests.support.ray_cases import started
 from tests.support.tokenizer_cases import byte_level, prepared_stream
 
 pytestmark = pytest.mark.export
@@ -416,10 +415,9 @@ def test_killed_in_each_new_stage_it_ends_alike(
 @pytest.mark.slow
 @pytest.mark.ray
 def test_workers_of_ray_find_the_same(
-    whole: RunFolder, llama: Path, data: Path, tmp_path: Path
+    whole: RunFolder, llama: Path, data: Path, tmp_path: Path, ray_session: None
 ) -> None:
     folder = begun(tmp_path / "run", llama, data)
-    with started():
-        settings = ExecutorSettings("ray", ray_address="auto", workers=2, train_workers=1)
-        list(run_search(folder, settings))
+    settings = ExecutorSettings("ray", ray_address="auto", workers=2, train_workers=1)
+    list(run_search(folder, settings))
     assert results(folder) == results(whole)

@@ -34,6 +34,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     return finished_once(tmp_path_factory.mktemp("runs") / "tiny")
 
 
+def begun(script: str, folder: Path) -> tuple[subprocess.Popen[bytes], _Process]:
+    """A process that runs some Python there, and the same as a worker holds it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        cwd=folder,
+        start_new_session=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    return process, _Process(process, folder / "log", ())
+
+
 @pytest.mark.parametrize("how", ["ended", "stopped", "left alone"])
 def test_what_a_job_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
     """As a program of an evaluator, which listens to nothing."""
@@ -45,14 +57,7 @@ def test_what_a_job_has_started_ends_with_it(how: str, tmp_path: Path) -> None:
         "while not os.path.exists('pid') or not open('pid').read(): pass\n"
         + ("" if how == "ended" else "child.wait()\n")
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        cwd=tmp_path,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    child = _Process(process, tmp_path / "log", ())
+    process, child = begun(script, tmp_path)
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
         assert how == "ended" or process.poll() is None
     if how == "ended":
@@ -84,14 +89,7 @@ def test_a_job_that_is_asked_to_end_closes_what_it_has_opened(tmp_path: Path) ->
         "job_process.FencedFolder.of = lambda *a: None\n"
         "sys.exit(job_process.main(['run', 'search', '', '{\"job\": \"a\", \"attempt\": 1}']))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        cwd=tmp_path,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    child = _Process(process, tmp_path / "log", ())
+    process, child = begun(script, tmp_path)
     while not (tmp_path / "begun").exists():
         assert process.poll() is None
     process.terminate()
