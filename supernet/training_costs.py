@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 
 from search_spaces.architecture import (
+    SKIP,
     Architecture,
     AttentionKind,
     DecoderLayer,
@@ -192,7 +193,8 @@ def _layer_bytes(
     if isinstance(layer, DecoderLayer) and layer.cross_attention and layer.cross_num_heads:
         attentions.append((layer.cross_attention, layer.cross_num_heads))
     hidden = (4 if model.ffn_form == "gated" else 2) * layer.ffn_dim
-    norms = (len(attentions) + 1) * dim * (4 + products)
+    bare = model.norm == "pre" and attentions[0][0] == SKIP  # no norm stands before nothing
+    norms = (len(attentions) + 1 - bare) * dim * (4 + products)
     inside = sum(
         operator_of(model, kind, "encoder").kept * model.attention_dim(heads)
         for kind, heads in attentions

@@ -132,13 +132,20 @@ class Pick:
                 )
 
 
-def check_scored(pick: Pick, task: TaskName | None, quality: QualityMetric = "loss") -> None:
+def check_scored(
+    pick: Pick,
+    task: TaskName | None,
+    quality: QualityMetric = "loss",
+    *,
+    windowed: bool = True,
+) -> None:
     """Refuse conditions on scores that networks of a search do not have.
 
     Args:
         pick: what is asked for.
         task: what the networks do; None for those of an evaluator, which have no scores.
         quality: what their quality is.
+        windowed: there is a window beyond which tokens count as recalled.
 
     Raises:
         UsageError: naming the condition and why.
@@ -146,10 +153,18 @@ def check_scored(pick: Pick, task: TaskName | None, quality: QualityMetric = "lo
     scores = {one.measured_name: one for one in QUALITIES.values()}
     for condition in pick.conditions:
         score = scores.get(condition.name)
-        if score is None or (task in score.tasks and score.name in (quality, *USUAL)):
+        if score is None:
+            continue
+        measured = task in score.tasks and score.name in (quality, *USUAL)
+        if measured and (windowed or score.name != "recall_nats"):
             continue
         if task is None:
             other = "an evaluator tells quality and costs alone"
+        elif measured:
+            other = (
+                "its space has no window beyond which tokens count as recalled; set recall_window "
+                "in its [data] table, or offer layers with a window"
+            )
         elif task in score.tasks:
             other = f"it is measured with {mark('quality')} {score.name}"
         else:

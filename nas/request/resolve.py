@@ -36,6 +36,7 @@ from search_spaces.genes import GeneSpace, dump_genes, parse_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.plain import plain_rows
+from search_spaces.recall import recall_window
 from search_spaces.space import SearchSpace
 from search_spaces.wording import mark
 
@@ -181,8 +182,10 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         for name in (*spec.objectives, *spec.limits):
             if (problem := OBJECTIVES[name].problem(space)) is not None:
                 raise UsageError(problem)
+    window = recall_window(space)
     with blaming("pick"):
-        picks.check_scored(picks.read_pick(spec.pick, spec.costs), space.task, spec.quality)
+        chosen = picks.read_pick(spec.pick, spec.costs)
+        picks.check_scored(chosen, space.task, spec.quality, windowed=window is not None)
     if profile is not None:
         with blaming("device_profile"):
             _check_profile(spec, profile)

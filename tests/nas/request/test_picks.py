@@ -147,6 +147,13 @@ def test_conditions_on_scores_that_networks_have(text: str, task: Any, quality: 
     check_scored(read_pick(text), task, quality)
 
 
+def test_recall_is_no_condition_where_no_window_tells_what_is_recalled() -> None:
+    pick = read_pick("valid_recall_nats<=2")
+    check_scored(pick, "language_modelling")
+    with pytest.raises(UsageError, match="has no window beyond which tokens count as recalled"):
+        check_scored(pick, "language_modelling", windowed=False)
+
+
 @pytest.mark.parametrize("text", ["1.5x", "2x", "1x", "10.25x"])
 def test_a_saving_is_a_pick(text: str) -> None:
     assert saving_of(text) == float(text[:-1]) and read_pick(text).text == text

@@ -110,7 +110,9 @@ def kept_bytes(space: SearchSpace, recompute: bool) -> int:
     return sum(storage.nbytes() for storage in kept.values())
 
 
-@pytest.mark.parametrize("kind", ["softmax", "window", "linear", "linear:hedgehog", "linear:decay"])
+@pytest.mark.parametrize(
+    "kind", ["softmax", "window", "linear", "linear:hedgehog", "linear:decay", "skip"]
+)
 def test_activations_are_those_that_torch_keeps(kind: str) -> None:
     space = small(kind)
     told = activation_bytes(space, largest_of(space), SETTINGS, autocast=False) * ROWS * LENGTH
