@@ -31,7 +31,8 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.request.presets import budget_for
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.folder import RunFolder
-from nas.run.stage_runner import run_stage, stage_digest
+from nas.run.stage_digest import stage_digest
+from nas.run.stage_runner import run_stage
 from nas.run.stages import Stage, search_stages
 from nas.search.front import FrontEntry, best_entries, pick, read_front
 from nas.stages.base import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -284,7 +285,7 @@ def _flips(run: RunContents) -> Html:
         return paragraph(
             f"{words.plural(len(pairs), 'network')} of this search {_was(len(pairs))} fine-tuned. "
             f"Of {FEWEST_RANKED} or more this page tells whether fine-tuning changes their order: ",
-            tag("code", f"nas retrain {run.name} --pick ID"),
+            tag("code", f"nas retrain {shlex.quote(run.name)} --pick ID"),
             ".",
         )
     before, after = zip(*pairs, strict=True)

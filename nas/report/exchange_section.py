@@ -11,6 +11,7 @@ from nas.search.front import FrontEntry
 from search_spaces.architecture import AttentionKind
 
 TITLE = "Another kind in one layer"
+UNKNOWN = "could not be evaluated"
 IDLE = 0.01
 """What an attention moves quality by at least, as a share of the distance to guessing."""
 
@@ -50,9 +51,13 @@ def exchange_section(run: RunContents) -> Html:
 
 def _without(run: RunContents, entry: FrontEntry, place: str) -> str:
     """What becomes of the quality without a layer's attention; empty where that is not known."""
-    value = next((one.values[QUALITY] for one in run.silenced if one.slot == place), None)
+    one = next((one for one in run.silenced if one.slot == place), None)
     before = entry.values.get(QUALITY)
-    return "" if value is None or before is None else _change(run, QUALITY, before, value)
+    if one is None or before is None:
+        return ""
+    if QUALITY not in one.values:
+        return UNKNOWN
+    return _change(run, QUALITY, before, one.values[QUALITY])
 
 
 def idle_places(run: RunContents, entry: FrontEntry) -> dict[str, float]:
@@ -67,7 +72,8 @@ def idle_places(run: RunContents, entry: FrontEntry) -> dict[str, float]:
     distance = guessing[QUALITY] - before
     if distance <= 0:
         return {}
-    shares = {one.slot: abs(one.values[QUALITY] - before) / distance for one in run.silenced}
+    known = {one.slot: one.values[QUALITY] for one in run.silenced if QUALITY in one.values}
+    shares = {place: abs(quality - before) / distance for place, quality in known.items()}
     return {place: share for place, share in shares.items() if share < IDLE}
 
 
@@ -106,7 +112,7 @@ def _cell(run: RunContents, entry: FrontEntry, place: str, kind: str) -> Html:
     if one is None:
         return cell("")
     if QUALITY not in one.values:
-        return cell("could not be evaluated")
+        return cell(UNKNOWN)
     # Costs of an exchange are predicted, and compared with what was predicted.
     before = {**entry.measured, **entry.predicted, QUALITY: entry.values[QUALITY]}
     lines = [

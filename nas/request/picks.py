@@ -108,22 +108,27 @@ class Pick:
             return f"the best that costs {times:g} times less than {whole}"
         return WORDS.get(self.text, "asked for by its id")
 
-    def check_measured(self, asked: Collection[str], quality: QualityMetric) -> None:
+    def check_measured(
+        self, asked: Collection[str], quality: QualityMetric, *, counted: bool = True
+    ) -> None:
         """Refuse conditions on what a search does not measure.
 
         Args:
             asked: its objectives, and what it limits.
             quality: what its quality is.
+            counted: whether its networks are this project's, whose `Objective.whole` are counted
+                whatever is asked for; those of an evaluator have the costs alone that it tells.
 
         Raises:
             UsageError: naming the condition and what to ask for instead.
         """
         for condition in self.conditions:
             one = OBJECTIVES.get(condition.name)
-            if one is not None and one.name not in (QUALITY, *asked) and not one.whole:
+            known = one is None or one.name in (QUALITY, *asked) or (counted and one.whole)
+            if not known:
                 raise UsageError(
                     f"{mark('pick')} asks for {condition}, which this search does not measure: "
-                    f"add {one.name} to {mark('objectives')}"
+                    f"add {condition.name} to {mark('objectives')}"
                 )
             if condition.name == "valid_loss" and quality == "loss":
                 raise UsageError(

@@ -254,7 +254,9 @@ def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> S
         if budget.rounds.prune:
             raise UsageError("rounds.prune is for networks that are trained here: leave it out")
     with blaming("pick"):
-        picks.check_scored(picks.read_pick(request.pick or picks.SENSIBLE, request.costs), None)
+        how = picks.read_pick(request.pick or picks.SENSIBLE, request.costs)
+        how.check_measured(request.costs, request.quality, counted=False)
+        picks.check_scored(how, None)
     with blaming("space"):
         text = dump_genes(space)
     return build_spec(

@@ -18,7 +18,7 @@ from nas.objectives.size import FLOPS, PARAMS
 from nas.request.picks import Condition
 from nas.results.contents import Retrained, RunContents
 from nas.results.partial_front import box_shares
-from nas.results.tables import genes_of
+from nas.results.tables import columns_of, genes_of
 from nas.search.front import Front, FrontEntry, minimised, points_of
 from nas.search.pareto import hypervolume
 from search_spaces.settings import ImageInput
@@ -242,13 +242,17 @@ def rows(
             "id": one.entry.id,
             "baseline": one.baseline,
             **{f"test_{name}": value for name, value in scores.items()},
-            **one.entry.measured,
+        }
+        measured, genes = one.entry.measured, gene_summaries(run.contents, one.entry)
+        rest: dict[str, object] = {
             **{f"predicted_{name}": value for name, value in one.entry.predicted.items()},
             "doubtful": " ".join(one.entry.doubtful),
         }
-        genes = gene_summaries(run.contents, one.entry)
-        # Genes of one's own may be called as a column is.
-        row |= {f"gene_{name}" if name in row else name: value for name, value in genes.items()}
+        # Costs that an evaluator tells, and genes of one's own, may be called as a column is.
+        costs = columns_of(measured, {*row, *rest}, "cost")
+        row |= {costs[name]: value for name, value in measured.items()} | rest
+        columns = columns_of(genes, row, "gene")
+        row |= {columns[name]: value for name, value in genes.items()}
         found.append(row)
     names = dict.fromkeys(name for row in found for name in row)
     return [{name: row.get(name) for name in names} for row in found]

@@ -44,6 +44,8 @@ class Stretch:
     nats: float
 
 
+# Left to do where a pick that nothing on the front meets keeps a search from training any.
+UNPICKED = "retrain a network of the front, none of which is what was picked"
 DISTANCES = ("repeats", "positions")
 ByDistance = Mapping[str, tuple[Stretch, ...]]
 """Each of `DISTANCES`, see `supernet.tasks.base.Task.by_distance`; empty where it is not told."""
@@ -275,6 +277,9 @@ class RunContents:
         picked = self.picked
         if self.spec.evaluator is not None:
             return left
+        if self.front is not None and picked is None:
+            trained = any(RETRAIN + one.id in self.seconds for one in self.front.entries)
+            return left if trained else [*left, UNPICKED]
         if picked is None or RETRAIN + picked.id not in self.seconds:
             left.append("retrain the picked network")
         beside = () if self.front is None else self.front.baselines

@@ -194,7 +194,7 @@ def _predicted_latency(folder: RunFolder, architecture: Architecture) -> dict[st
         return None
     front = read_front(folder)
     device = front.predicted_for.get(LATENCY)
-    entry = next((one for one in front.entries if one.id == architecture.id), None)
+    entry = next((one for one in front.networks if one.id == architecture.id), None)
     if device is None or entry is None or LATENCY not in entry.predicted:
         return None
     workload = ", ".join(f"{key} {value}" for key, value in folder.spec.space.workload.items())

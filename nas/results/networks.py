@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from nas.objectives import QUALITY
 from nas.request.spec import SearchSpec
+from nas.results.failures import failed
 from nas.run.folder import RunFolder, resuming, supernet_gone
 from nas.run.layout import (
     DATA_FILE,
@@ -123,7 +125,8 @@ def _find_trained(folder: RunFolder, given: str, trained: Sequence[str]) -> str:
 def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
     """What was measured of every network of a run, by id; ``architecture`` among it.
 
-    Where a value should not be believed there is ``doubtful``, name → why.
+    Where a value should not be believed there is ``doubtful``, name → why. Of a baseline there are
+    its costs alone: no search measures its quality.
 
     Raises:
         DamagedRunError: when a journal or the front cannot be read.
@@ -134,7 +137,7 @@ def measured_networks(folder: RunFolder) -> dict[str, dict[str, Any]]:
             values = {**line, **line.get("measured", {})}
             found[str(line["id"])] = found.get(str(line["id"]), {}) | values
     if folder.has(FRONT_FILE):
-        for entry in read_front(folder).entries:
+        for entry in read_front(folder).networks:
             values = {"architecture": entry.network.to_json(), **entry.measured}
             values |= {"doubtful": dict(entry.doubtful)}
             found[entry.id] = found.get(entry.id, {}) | values
@@ -151,7 +154,9 @@ def choose_inherited(folder: RunFolder, given: str | None) -> str:
     Raises:
         UsageError: when it is left out, or is that of no network or of several.
     """
-    known = measured_networks(folder)
+    measured = measured_networks(folder).items()
+    # Of a baseline costs alone are known, and it may lie outside the space of the supernet.
+    known = [one for one, values in measured if QUALITY in values or failed(values)]
     if given is None:
         raise UsageError(
             f"--inherited needs --arch ID, one of the {len(known)} networks that the run has "

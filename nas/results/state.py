@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from nas.executors.board import WorkerState, read_workers
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork, read_failed
-from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
+from nas.run.duration import TRAINED, Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
@@ -131,20 +131,28 @@ def find_runs(parent: Path) -> list[Path]:
     return sorted(file.parent for file in parent.glob(f"*/{SPEC_FILE}"))
 
 
-def stages_of(folder: RunFolder, picked: str | None, baselines: Sequence[str] = ()) -> list[str]:
+def stages_of(
+    folder: RunFolder, front: Front | None, picked: str | None, *, unpicked: bool
+) -> list[str]:
     """The stages a run goes through, the networks trained from scratch so far included.
 
     Args:
         folder: the run.
+        front: its front, whose baselines it trains as well; None where there is none yet.
         picked: id of the network that it trains; None where that is not known yet.
-        baselines: ids of those that it trains beside it.
+        unpicked: whether nothing on the front is what it picks. Any other network of the front does
+            then, and nothing is trained beside it.
     """
     ended = folder.finished("*")
     wanted = [stage.name for stage in stages_of_run(folder.spec, ended)]
     if folder.spec.evaluator is not None:  # who alone knows the networks
         return [*wanted, REPORT.name]
-    chosen = [RETRAIN.rstrip("-") if picked is None else RETRAIN + picked]
-    chosen += [RETRAIN + name for name in baselines]
+    entries = () if front is None else front.entries
+    baselines = () if front is None or unpicked else front.baselines
+    chosen = [TRAINED if picked is None else RETRAIN + picked]
+    if unpicked and any(RETRAIN + one.id in ended for one in entries):
+        chosen = []
+    chosen += [RETRAIN + one.entry.id for one in baselines]
     return [*wanted, *dict.fromkeys([*chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
 
 
@@ -158,8 +166,8 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     problems: list[str] = []
     front = _front(folder, problems)
     picked, unpicked = (None, "") if front is None else _picked(folder, front, problems)
-    beside = () if front is None else [one.entry.id for one in front.baselines]
-    stages = tuple(_stage(folder, name, thorough) for name in stages_of(folder, picked, beside))
+    names = stages_of(folder, front, picked, unpicked=bool(unpicked))
+    stages = tuple(_stage(folder, name, thorough) for name in names)
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
     retrained = tuple(_retrained(folder, problems))
     duration = _duration(folder, problems)

@@ -14,10 +14,12 @@ stands in each column, and in which unit. pandas is imported when the first tabl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nas.objectives import QUALITY, uncertainty_name
 from nas.results.contents import RunContents
 from nas.results.partial_front import PartialFront, partial_front
 from nas.results.reader import read_contents
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 INTEGERS = ("params", "flops")
 FLAGS = ("on_front", "picked", "retrained")
 TIMES = ("started", "ended")
+TRIES = "tries"
 TEXTS = ("id", "doubtful", "source", "failed", "reason", "stage", "label", "state")
 
 
@@ -98,11 +101,11 @@ class RunResults:
                 **self._genes(one.network),
                 "failed": one.failure.kind,
                 "reason": one.failure.reason,
-                "tries": one.failure.tries,
+                TRIES: one.failure.tries,
             }
             for one in self.contents.failed
         ]
-        return _frame(rows, ("id", "doubtful", "failed", "reason", "tries"))
+        return _frame(rows, ("id", "doubtful", "failed", "reason", TRIES))
 
     @cached_property
     def timeline(self) -> DataFrame:
@@ -149,28 +152,60 @@ class RunResults:
         return _frame(rows, ("id", "doubtful", "source", *FLAGS))
 
     def _rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
-        rows = zip(as_rows(entries), entries, strict=True)
+        rows = zip(self._plain_rows(entries), entries, strict=True)
         return [{**row, **self._genes(entry.network)} for row, entry in rows]
+
+    def _plain_rows(self, entries: Sequence[FrontEntry]) -> list[dict[str, Any]]:
+        """Without genes."""
+        columns = self._cost_columns
+        return as_rows(
+            [
+                replace(one, measured={columns.get(n, n): v for n, v in one.measured.items()})
+                for one in entries
+            ]
+        )
 
     def _genes(self, network: Network) -> dict[str, Any]:
         genes = genes_of(self.contents, network)
         return {self._gene_columns[name]: value for name, value in genes.items()}
 
     @cached_property
+    def _cost_columns(self) -> dict[str, str]:
+        """Cost that an evaluator tells → its column, which in no table is called as another is."""
+        run = self.contents
+        if run.spec.evaluator is None:
+            return {}
+        guessed = [n for one in (QUALITY, *run.costs) for n in (one, uncertainty_name(one))]
+        guesses = (f"predicted_{name}" for name in guessed)
+        return columns_of(run.costs, {*FLAGS, *TIMES, *TEXTS, *guesses, TRIES}, "cost")
+
+    @cached_property
     def _gene_columns(self) -> dict[str, str]:
         """Gene → its column, which in no table is called as another is."""
         run = self.contents
         entries = [*self._found.entries, *run.verified, *run.observed, *run.population]
-        known = [name for row in as_rows(entries)[:1] for name in row]
-        taken = {*known, *INTEGERS, *FLAGS, *TIMES, *TEXTS, "tries"}
-        columns = {}
-        for slot in run.spec.domain.slots:
-            column = slot.name
-            while column in taken:
-                column = f"gene_{column}"
-            taken.add(column)
-            columns[slot.name] = column
-        return columns
+        known = [name for row in self._plain_rows(entries)[:1] for name in row]
+        genes = [slot.name for slot in run.spec.domain.slots]
+        return columns_of(genes, {*known, *INTEGERS, *FLAGS, *TIMES, *TEXTS, TRIES}, "gene")
+
+
+def columns_of(names: Iterable[str], taken: Iterable[str], prefix: str) -> dict[str, str]:
+    """Name → its column, which no other has.
+
+    Args:
+        names: of genes or costs.
+        taken: what other columns are called.
+        prefix: that stands before a name, with an underscore, where another column is called so.
+    """
+    columns: dict[str, str] = {}
+    others = set(taken)
+    for name in names:
+        column = name
+        while column in others:
+            column = f"{prefix}_{column}"
+        others.add(column)
+        columns[name] = column
+    return columns
 
 
 def genes_of(run: RunContents, network: Network) -> dict[str, Any]:
@@ -215,19 +250,21 @@ def _frame(rows: Sequence[Mapping[str, Any]], always: Iterable[str]) -> DataFram
 
 
 def _column(values: Sequence[Any], name: str) -> Any:
-    """One column in the type that its name asks for: counts, sizes, times, flags, text, numbers."""
+    """One column in the type that its name and values ask for.
+
+    Flags, times and texts go by its name, and so does a gene that no network has.
+    """
     import pandas as pd
 
     if name in FLAGS:
         return pd.Series(values, dtype="bool")
     if name in TIMES:
         return pd.to_datetime(pd.Series(values, dtype="float64"), unit="s", utc=True)
-    if name in TEXTS or name.endswith("attention"):
+    known = [value for value in values if value is not None]
+    texts = name.endswith("attention") if not known else any(isinstance(v, str) for v in known)
+    if name in TEXTS or texts:
         return pd.Series(values, dtype="str")
-    if any(isinstance(value, str) for value in values):  # a gene of categories
-        return pd.Series(values, dtype="str")
-    if name in INTEGERS and any(isinstance(one, float) and one % 1 for one in values):
-        return pd.Series(values, dtype="float64")  # an evaluator's, which need not be whole
-    if name in INTEGERS or name == "tries" or name.startswith(("encoder.", "decoder.")):
+    counts = name in (*INTEGERS, TRIES) or name.startswith(("encoder.", "decoder."))
+    if counts and all(value % 1 == 0 for value in known):  # an evaluator's need not be whole
         return pd.Series(values, dtype="Int64")
     return pd.Series(values, dtype="float64")

@@ -14,6 +14,8 @@ from annotated_types import Ge, Le, Len
 
 from nas.run.folder import RunFolder
 from nas.run.layout import attention_file
+from nas.run.stage_digest import stage_digest
+from nas.run.stages import ATTENTION, RETRAIN, Stage, network_stage
 from search_spaces.architecture import Architecture, omni_spans
 from search_spaces.errors import DamagedRunError, UsageError
 from search_spaces.json_text import UNREADABLE, read_as
@@ -148,14 +150,29 @@ def check_omni(architecture: Architecture, max_span: int) -> None:
         )
 
 
+def views_stage(folder: RunFolder, identity: str) -> Stage:
+    """The stage that measures the views of a network, with the best weights that there are now."""
+    retrained = folder.record(RETRAIN + identity) is not None
+    return network_stage(
+        ATTENTION,
+        identity,
+        ("declare", RETRAIN + identity if retrained else "supernet"),
+        {attention_file(identity): "what its omni layers look at"},
+    )
+
+
 def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
-    """The views of a network; None where they were not measured yet.
+    """The views of a network; None where there are none of the weights that it has now.
 
     Raises:
         DamagedRunError: for a file that cannot be read, naming it.
     """
     name = attention_file(identity)
     if not (folder.path / name).is_file():
+        return None
+    stage = views_stage(folder, identity)
+    record = folder.record(stage.name)
+    if record is None or record.digest != stage_digest(folder, stage):
         return None
     try:
         return OmniViews.from_json(folder.read_json(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,18 @@ def texts_lock(name: str) -> Path:
 
 def read_prepared_texts() -> list[PreparedTexts]:
     """All that are kept, by name."""
+    return [_read(name, folders) for name, folders in sorted(_folders().items())]
+
+
+def _folders() -> dict[str, list[Path]]:
+    """Name → the folder of that name, and what unfinished tries have left beside it."""
     place = prepared_texts_dir()
     groups: dict[str, list[Path]] = {}
     for folder in sorted(place.iterdir() if place.is_dir() else ()):
         if folder.is_dir():
             name = unfinished_folder(folder.name) or folder.name
             groups.setdefault(name, []).append(folder)
-    return [_read(name, folders) for name, folders in sorted(groups.items())]
+    return groups
 
 
 def remove_prepared_texts(one: PreparedTexts, timeout_s: float) -> None:
@@ -85,12 +91,12 @@ def remove_prepared_texts(one: PreparedTexts, timeout_s: float) -> None:
         OSError: when a folder cannot be removed.
     """
     with file_lock(texts_lock(one.id), timeout_s):
-        for folder in one.folders:
+        for folder in _folders().get(one.id, []):  # who held the lock may have renamed some
             shutil.rmtree(folder)
 
 
 def _read(name: str, folders: list[Path]) -> PreparedTexts:
-    size = sum(file.stat().st_size for folder in folders for file in folder.rglob("*"))
+    size = sum(map(_size, folders))
     folder = prepared_texts_dir() / name
     if not (folder / FILE_NAME).is_file():
         return PreparedTexts(name, tuple(folders), size, finished=False)
@@ -102,3 +108,13 @@ def _read(name: str, folders: list[Path]) -> PreparedTexts:
     return PreparedTexts(
         name, tuple(folders), size, finished=True, task=manifest.task, examples=examples
     )
+
+
+def _size(folder: Path) -> int:
+    """Of what is in it, in bytes; what goes meanwhile, since a search prepares it, is left out."""
+    size = 0
+    with suppress(FileNotFoundError):
+        for file in folder.rglob("*"):
+            with suppress(FileNotFoundError):
+                size += file.stat().st_size
+    return size

@@ -6,17 +6,16 @@ an unfinished one goes on from its journal or checkpoint; one with damaged files
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from latency.turns import computing, give_way
 from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarted
-from nas.run.folder import RunFolder, checksum
+from nas.run.folder import RunFolder
 from nas.run.layout import begun_file
 from nas.run.opened import OpenedRun
+from nas.run.stage_digest import stage_digest
 from nas.run.stages import SEARCH_STAGES, Stage
 from search_spaces.errors import DamagedRunError
 
@@ -78,8 +77,8 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
 def seconds_before(folder: RunFolder, stage: str) -> float:
     """Seconds that sessions worked on a stage which were stopped in the midst of it.
 
-    Each counts up to the last thing that it told; what came after is lost. Time for which nobody
-    worked does not count.
+    Each counts up to the last thing that it told of the stage; what came after is lost. Time for
+    which nobody worked on it does not count.
     """
     if not folder.has(begun_file(stage)):
         return 0.0
@@ -92,20 +91,6 @@ def seconds_before(folder: RunFolder, stage: str) -> float:
                 begun = last = told_at if works else 0.0
             case StageFinished(name) if name == stage:
                 spent = begun = last = 0.0
-            case _ if begun:
+            case _ if begun and event.stage == stage:  # others are no session of it
                 last = told_at
     return spent + last - begun
-
-
-def stage_digest(folder: RunFolder, stage: Stage) -> str:
-    """What the stage reads: the spec, the files of the stages it needs, and the user's files."""
-    read = {}
-    for name in stage.needs:
-        record = folder.record(name)
-        read[name] = None if record is None else dict(record.outputs)
-    whole = [folder.spec.digest, stage.name, read]
-    files = [name for name in stage.reads if (folder.path / name).exists()]
-    if files:  # without, the digest is that of versions that knew none
-        whole.append({name: checksum(folder.path / name) for name in files})
-    text = json.dumps(whole, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()

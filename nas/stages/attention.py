@@ -11,9 +11,16 @@ from nas.results.networks import check_inherits, open_network
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder, supernet_gone
 from nas.run.layout import SUPERNET_FILE, attention_file
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, Weights, check_omni
+from nas.run.omni_views import (
+    OmniLayer,
+    OmniMap,
+    OmniViews,
+    Weights,
+    check_omni,
+    views_stage,
+)
 from nas.run.stage_runner import run_stage
-from nas.run.stages import ATTENTION, RETRAIN, network_stage
+from nas.run.stages import ATTENTION, RETRAIN
 from nas.search.front import FrontEntry, pick, read_front
 from nas.stages.base import Run
 from search_spaces.errors import UsageError
@@ -42,14 +49,8 @@ def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
     with folder.locked():
         entry = pick(read_front(folder), how)
         check_omni(entry.architecture, run.space.model.omni_span)
-        # The stage is done again once there are better weights.
-        retrained = folder.record(RETRAIN + entry.id) is not None
-        stage = network_stage(
-            ATTENTION,
-            entry.id,
-            ("declare", RETRAIN + entry.id if retrained else "supernet"),
-            {attention_file(entry.id): "what its omni layers look at"},
-        )
+        stage = views_stage(folder, entry.id)
+        retrained = RETRAIN + entry.id in stage.needs
         yield from run_stage(run, stage, lambda run: _measure(run, entry, retrained))
         yield from report(run)
 

@@ -182,9 +182,10 @@ class Run(OpenedRun):
     def external_data(self, offered: OfferedCosts) -> dict[str, Any]:
         """What is kept of an evaluator, so that another one in its place is noticed."""
         costs = {name: values.tolist() for name, values in offered.of(self.first_rows[:2]).items()}
+        digest = getattr(self.evaluator, "digest", None)
         return {
             "evaluator": self.spec.evaluator,
-            "digest": getattr(self.evaluator, "digest", None),
+            "digest": digest if isinstance(digest, str) else None,
             "costs": costs,
         }
 

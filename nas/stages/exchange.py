@@ -8,6 +8,7 @@ tells them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -130,11 +131,12 @@ def _silence(run: Run, network: Architecture) -> Iterator[Event]:
     for number, slot in enumerate(missing, len(done) + 1):
         assert slot.layer is not None
         model = without_attention(supernet, network, slot.stack, slot.layer, slot.gene).network
-        values = validation_quality(
+        quality = validation_quality(
             run.quick_task, model, network, run.spec.quality, run.computes_on
-        )
-        line = {"of": network.id, "slot": slot.name, "kind": NOTHING}
-        run.folder.append(EXCHANGES_FILE, [{**line, "values": {QUALITY: values[QUALITY]}}])
+        )[QUALITY]
+        values = {QUALITY: quality} if math.isfinite(quality) else {}
+        line = {"of": network.id, "slot": slot.name, "kind": NOTHING, "values": values}
+        run.folder.append(EXCHANGES_FILE, [line])
         yield Progress("exchange", number, len(there), f"without {slot.name} of {network.id}")
 
 

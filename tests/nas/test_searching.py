@@ -258,6 +258,27 @@ def test_costs_that_change_between_sessions_are_noticed(tmp_path: Path) -> None:
     assert searched(tmp_path / "run", Changing(1.0)).entries
 
 
+class Versioned(Good):
+    def __init__(self, digest: Any) -> None:
+        super().__init__()
+        self.digest = digest
+
+
+def test_an_evaluator_says_which_version_it_is(tmp_path: Path) -> None:
+    searched(tmp_path / "run", Versioned("v1"))
+    (tmp_path / "run" / "stages" / "verify.json").unlink()
+    with pytest.raises(DataError, match="its digest was v1 and is v2"):
+        searched(tmp_path / "run", Versioned("v2"))
+
+
+@pytest.mark.parametrize("digest", [b"v1", ("v", 1), len])
+def test_a_digest_that_is_no_text_says_nothing(tmp_path: Path, digest: Any) -> None:
+    searched(tmp_path / "run", Versioned(digest))
+    assert RunFolder.open(tmp_path / "run").read_json("data.json")["digest"] is None
+    (tmp_path / "run" / "stages" / "verify.json").unlink()
+    assert searched(tmp_path / "run", Versioned(digest)).entries
+
+
 class Contrary(Exact):
     def answer(self, network: dict[str, Any]) -> Any:
         return {"quality": loss(network), "costs": {"ms": 1.0}}

@@ -23,7 +23,8 @@ from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
 from nas.run.layout import SPEC_FILE, attention_file
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
+from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, views_stage
+from nas.run.stage_digest import stage_digest
 from nas.search.evolution import Generation
 from nas.search.front import FrontEntry, build_front, pick
 from nas.search.pruning.cuts import Cut
@@ -258,7 +259,8 @@ def look_into(folder: RunFolder, identity: str) -> None:
     found = OmniMap(0, 3, (patches,) * 3, ((0.2,) * 16, (0.1,) * 16, (0.7,) * 16))
     views = OmniViews(identity, "inherited", 64, (layer,), (found,))
     folder.write_json(attention_file(identity), views.to_json())
-    folder.finish(f"attention-{identity}", "digest", (attention_file(identity),), 2.0)
+    stage = views_stage(folder, identity)
+    folder.finish(stage.name, stage_digest(folder, stage), stage.outputs, 2.0)
 
 
 def export(folder: RunFolder, identity: str, form: str) -> None:

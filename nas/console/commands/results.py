@@ -112,6 +112,8 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     lines += compared_lines(state, folder)
     lines += [f"Warning {problem}" for problem in _shortfalls(state, folder)]
     lines += [f"Warning {problem}" for problem in _doubtful(state, wanted)]
+    if state.unpicked and not chosen:
+        lines.append(f"Warning {state.unpicked}")
     if words := duration_words(state):
         lines.append(f"Time    {words}")
     lines.append(f"Run     {folder.path}")

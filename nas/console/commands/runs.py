@@ -24,8 +24,10 @@ from nas.console.tables import (
     table,
     workers_table,
 )
+from nas.request.picks import KNEE
 from nas.request.protected_choices import as_options, spelled
 from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
+from nas.run.duration import TRAINED
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
 from nas.run.omni_views import OmniLayer, OmniViews, check_omni, read_views
@@ -126,7 +128,14 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
     for problem in state.warnings:
         tell(f"warning: {problem}", "yellow")
     if not state.running and state.summary != "finished":
-        say(f"go on with: {resume_command(folder.path)}")
+        say(f"go on with: {_going_on(folder, state)}")
+
+
+def _going_on(folder: RunFolder, state: RunState) -> str:
+    """What to type next; no resuming meets a pick that nothing on the front meets."""
+    if state.unpicked and state.summary == f"stopped at {TRAINED}":
+        return f"nas retrain {shlex.quote(str(folder.path))} --pick {KNEE}"
+    return resume_command(folder.path)
 
 
 def report(run: str = options.RUN) -> None:
@@ -262,13 +271,12 @@ def show_attention(folder: RunFolder, how: str, as_json: bool) -> None:
 
 
 def _up_to_date(folder: RunFolder, identity: str) -> OmniViews:
-    """The views, measured first where there are none or where they are of other weights."""
-    retrained = folder.record(f"retrain-{identity}") is not None
+    """The views, measured first where there are none of the weights that there are now."""
     try:
         found = read_views(folder, identity)
     except DamagedRunError:
         found = None
-    if found is None or retrained != (found.weights == "trained from scratch"):
+    if found is None:
         tell(f"measuring the omni layers of {identity} …")
         use_threads(folder.spec.budget.threads)
         from nas.stages.attention import measure_views  # imports torch

@@ -64,10 +64,11 @@ class Question:
 class Evaluator(Protocol):
     """Tells what networks are worth.
 
-    It may have two things more. ``batch`` is the number of networks that it is asked for at most at
-    once, 1 where it does not say: what a search has been told is kept, what it was about to be told
-    when it was killed is asked for again. ``costs`` is a method that tells costs of any networks
-    without evaluating them, see `nas.run.evaluators.offered`.
+    It may have three things more. ``batch`` is the number of networks that it is asked for at most
+    at once, 1 where it does not say: what a search has been told is kept, what it was about to be
+    told when it was killed is asked for again. ``costs`` is a method that tells costs of any
+    networks without evaluating them, see `nas.run.evaluators.offered`. ``digest`` is a text that
+    says what version it is: a run goes on with no other. One that is no text says nothing.
     """
 
     def evaluate(self, networks: Sequence[Network]) -> Sequence[Answer | float | Mapping[str, Any]]:

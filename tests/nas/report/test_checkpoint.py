@@ -121,6 +121,11 @@ def test_an_order_that_turned_round_is_told(begun: RunContents) -> None:
     assert "4 networks were fine-tuned" in page and "is -1.00" in page
 
 
+def test_the_command_can_be_typed_whatever_the_folder_is_called(begun: RunContents) -> None:
+    text = words_of(checkpoint_section(replace(begun, name="my run")))
+    assert "nas retrain 'my run' --pick ID" in text
+
+
 def test_it_is_a_mark_on_each_chart(begun: RunContents) -> None:
     assert begun.origin is not None
     for cost in begun.costs:

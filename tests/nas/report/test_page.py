@@ -22,6 +22,7 @@ from nas.request.spec import SearchSpec, Start, build_spec
 from nas.results.contents import RunContents
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
+from nas.run.layout import NOTHING
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space
 from tests.support import report_cases
@@ -163,6 +164,38 @@ def test_the_winner_is_told_with_why_it_was_picked(run: RunFolder, pick: str, re
     contents = read_contents(run)
     spec = contents.spec.model_copy(update={"pick": pick})
     assert f"({reason};" in words_of(render(replace(contents, spec=spec)))
+
+
+def test_a_pick_that_nothing_meets_leads_to_another_network(contents: RunContents) -> None:
+    spec = contents.spec.model_copy(update={"pick": "params<=1"})
+    trained = replace(contents, spec=spec, name="my run")
+    assert trained.unfinished == [] and "is not finished" not in words_of(render(trained))
+    ended = {name: s for name, s in contents.seconds.items() if not name.startswith("retrain-")}
+    text = words_of(render(replace(trained, seconds=ended)))
+    assert "left to do: retrain a network of the front" in text
+    assert "nas retrain 'my run' --pick knee" in text and "nas resume" not in text
+
+
+def test_what_goes_on_with_a_run_can_be_typed_whatever_its_folder_is_called(
+    contents: RunContents,
+) -> None:
+    text = words_of(render(replace(contents, name="my run", seconds={})))
+    assert "nas resume 'my run'" in text
+
+
+@pytest.mark.parametrize(("judged", "words"), [(100, ", of which 100 were used)"), (0, ")")])
+def test_how_many_examples_judge(contents: RunContents, judged: int, words: str) -> None:
+    budget = contents.spec.budget.model_copy(update={"valid_examples": judged})
+    spec = contents.spec.model_copy(update={"budget": budget})
+    assert f"287 to judge by{words}" in words_of(render(replace(contents, spec=spec)))
+
+
+def test_a_layer_without_which_a_network_is_worth_no_number_is_told(contents: RunContents) -> None:
+    assert contents.exchanges
+    lost = replace(contents.exchanges[0], kind=NOTHING, values={})
+    page = words_of(render(replace(contents, silenced=(lost,))))
+    assert page.count("could not be evaluated") == 1
+    assert "every one of these does something" in page
 
 
 @pytest.mark.parametrize(

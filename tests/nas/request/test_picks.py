@@ -116,6 +116,14 @@ def test_conditions_on_what_a_search_does_not_measure_are_refused(
     read_pick("quality<=1,params<=9").check_measured(set(), quality)
 
 
+@pytest.mark.parametrize("name", ["params", "flops", "latency_ms"])
+def test_costs_that_no_evaluator_tells_are_not_counted(name: str) -> None:
+    pick = read_pick(f"quality<=1,{name}<=9")
+    with pytest.raises(UsageError, match=f"does not measure: add {name}"):
+        pick.check_measured({"ms"}, "loss", counted=False)
+    pick.check_measured({"ms", name}, "loss", counted=False)
+
+
 @pytest.mark.parametrize(
     ("text", "task", "quality", "words"),
     [

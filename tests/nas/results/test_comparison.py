@@ -171,3 +171,19 @@ def test_baselines_stand_behind_the_front(runs: list[ComparedRun]) -> None:
     assert [one.entry.id for one in found] == [*(e.id for e in front.entries), plain.id]
     assert [one.baseline for one in found] == [True, *[False] * (len(front.entries) - 1), True]
     assert plain.id not in {one.entry.id for one in made.networks(read_conditions("quality<=9"))}
+
+
+def test_costs_that_are_called_as_columns_have_columns_of_their_own(
+    runs: list[ComparedRun],
+) -> None:
+    run = runs[0]
+    told = {"job": 1.5, "title": 2.5, "baseline": 3.5, "cost_job": 4.5, "predicted_quality": 5.5}
+    entries = tuple(replace(e, measured={**e.measured, **told}) for e in run.front.entries)
+    front = replace(run.front, entries=entries)
+    made = compare_runs([replace(run, contents=replace(run.contents, front=front))])
+    for row, one in zip(rows(made, made.networks(), ["a"]), made.networks(), strict=True):
+        assert (row["job"], row["title"], row["baseline"]) == ("a", run.title, False)
+        assert row["predicted_quality"] == one.entry.predicted["quality"]
+        names = ("cost_job", "cost_title", "cost_baseline", "cost_cost_job")
+        assert [row[name] for name in names] == [1.5, 2.5, 3.5, 4.5]
+        assert row["cost_predicted_quality"] == 5.5

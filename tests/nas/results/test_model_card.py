@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from latency.device import DeviceFingerprint
 from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
 from nas.results.model_card import gather_facts, model_card
+from nas.results.networks import choose_inherited
 from nas.run.folder import RunFolder
+from nas.search.front import Baseline, FrontEntry, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
+from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
 from tests.support.trained_cases import networks, trained
 
@@ -118,3 +122,21 @@ def test_a_line_in_a_description_does_not_break_the_table(run: RunFolder) -> Non
     facts = facts_of(run)
     facts["space"] = {**facts["space"], "description": "a | b\nc"}
     assert "| about it | a \\| b c |" in model_card(facts, "")
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_latency_of_a_baseline_is_that_of_the_search(run: RunFolder, elsewhere: bool) -> None:
+    timed(run)
+    front, plain = read_front(run), networks(run.spec.space, 4)[3]
+    times = {"latency_ms": 4.5}
+    entry = FrontEntry(plain.id, plain, {} if elsewhere else times, times if elsewhere else {})
+    device = {"latency_ms": "board"} if elsewhere else {}
+    run.write_json(f"retrained/{plain.id}/result.json", {"id": plain.id, **RESULT})
+    assert gather_facts(run, plain, inherited=False)["latency"] is None
+    beside = replace(front, baselines=(Baseline(entry, ("largest",)),), predicted_for=device)
+    run.write_json("pareto.json", beside.to_json())
+    latency = gather_facts(run, plain, inherited=False)["latency"]
+    assert (latency["value_ms"], latency["measured"]) == (4.5, not elsewhere)
+    with pytest.raises(UsageError, match="has measured"):
+        choose_inherited(run, plain.id)
+    assert choose_inherited(run, network(run).id) == network(run).id

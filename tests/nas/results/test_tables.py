@@ -21,7 +21,7 @@ from nas.stages.outcomes import values_of
 from search_spaces.errors import DamagedRunError, UsageError
 from search_spaces.genes import parse_genes
 from tests.support import report_cases
-from tests.support.external_cases import GENES, NUMBERS, Good
+from tests.support.external_cases import GENES, NUMBERS, Good, loss, ms
 from tests.support.run_fixture import OBSERVED, empty_run, finished_run
 
 finished, run, contents = report_cases.finished, report_cases.run, report_cases.contents
@@ -88,6 +88,48 @@ def test_genes_that_are_called_as_columns_have_columns_of_their_own(tmp_path: Pa
     row = run.observations.loc[entry.id]
     assert row["quality"] == entry.measured["quality"]
     assert row["gene_params"] == entry.network["params"]
+
+
+# Names of columns of the tables.
+NAMES = "source tries state label started picked on_front retrained predicted_quality".split()
+
+
+def test_costs_that_are_called_as_columns_have_columns_of_their_own(tmp_path: Path) -> None:
+    class Named(Good):
+        def answer(self, network: dict[str, Any]) -> Any:
+            costs = dict.fromkeys([*NAMES, "time_in_attention"], ms(network))
+            return {"quality": loss(network), "costs": costs}
+
+    objectives = ["quality", "time_in_attention"]
+    limits = dict.fromkeys(NAMES, 1e9)
+    space, path = parse_genes(GENES, "mine.toml"), tmp_path / "run"
+    search(space, Named(), objectives, limits=limits, out=path, settings=NUMBERS)
+    run = nas.results.open(path)
+    measured = {one.id: one.measured for one in (*run.contents.observed, *run.contents.verified)}
+    for table in (run.front, run.networks, run.observations):
+        there = table[table.index.isin(list(measured))]
+        for name in NAMES:
+            assert there[f"cost_{name}"].tolist() == [measured[one][name] for one in there.index]
+        assert there["time_in_attention"].tolist() == there["cost_source"].tolist()
+    assert set(run.networks["source"]) <= {"front", "verified", "observed", "population"}
+    assert run.front["on_front"].all() and not run.front["retrained"].any()
+
+
+def test_genes_of_any_name_have_the_type_of_their_values(tmp_path: Path) -> None:
+    class Renamed(Good):
+        def answer(self, network: dict[str, Any]) -> Any:
+            known = {"width": network["attention"], "ratio": network["encoder"]}
+            return super().answer(network | known)
+
+    text = GENES.replace("genes.width", "genes.attention").replace("genes.ratio", "genes.encoder")
+    space = parse_genes(text.replace("integer = [1, 2, 4]", "real = [0.5, 1.5, 4.0]"), "mine.toml")
+    search(space, Renamed(), ["quality", "ms"], out=tmp_path / "run", settings=NUMBERS)
+    run = nas.results.open(tmp_path / "run")
+    for table in (run.front, run.networks, run.observations):
+        types = table.dtypes.astype(str)
+        assert types["attention"] == types["encoder.0"] == "float64" and types["norm"] == "str"
+        assert set(table["attention"]) <= {16, 32, 64, 128}
+        assert set(table["encoder.0"]) <= {0.5, 1.5, 4.0}
 
 
 def test_networks_are_listed_once_from_where_they_are_known_best(

@@ -20,7 +20,7 @@ from nas.run.duration import (
     read_duration,
     write_duration,
 )
-from nas.run.events import Event, Progress, StageFinished, StageSkipped, StageStarted
+from nas.run.events import Event, Note, Progress, StageFinished, StageSkipped, StageStarted
 from nas.run.stage_runner import seconds_before
 from search_spaces.errors import DamagedRunError
 from supernet.training_settings import TrainingSettings
@@ -146,3 +146,25 @@ def test_sessions_that_were_stopped_count_up_to_their_last_words(
     assert seconds_before(folder, "supernet") == 8.0 + 3.0
     folder.log(StageFinished("supernet", 3.0))
     assert seconds_before(folder, "supernet") == 0.0
+
+
+def test_other_networks_and_the_days_between_are_no_time_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tiny(tmp_path / "run")
+    told: list[tuple[int, Event]] = [
+        (100, StageStarted("retrain-a", "")),
+        (700, Progress("retrain-a", 1, 2)),  # killed here
+        (90_000, StageStarted("retrain-b", "")),
+        (93_600, Progress("retrain-b", 1, 2)),
+        (93_601, StageFinished("retrain-b", 3_601.0)),
+        (93_602, StageSkipped("report", "")),
+        (99_000, StageStarted("retrain-a", "")),
+        (99_005, Note("retrain-a", "goes on")),  # and here
+        (99_900, Note("retrain-b", "is trained")),
+    ]
+    for now, event in told:
+        monkeypatch.setattr("nas.run.folder.time.time", lambda now=now: float(now))
+        folder.log(event)
+    folder.begin("retrain-a", "digest")
+    assert seconds_before(folder, "retrain-a") == 600.0 + 5.0

@@ -12,13 +12,14 @@ from typer.testing import CliRunner, Result
 from nas.console.app import app
 from nas.report.page import render
 from nas.results.reader import read_contents
+from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.run.layout import attention_file
+from nas.run.layout import attention_file, result_file
 from nas.run.omni_views import OmniViews, check_omni, read_views, sees_several_layers
 from nas.search.front import read_front
 from search_spaces.errors import DamagedRunError, UsageError
 from tests.support.pipeline_cases import TINY, finished
-from tests.support.run_fixture import finished_run, look_into, rewrite
+from tests.support.run_fixture import finished_run, look_into, retrain, rewrite
 from tests.support.supernet_cases import network
 
 ID = "0123456789ab"
@@ -106,13 +107,42 @@ def omni_id(run: RunFolder, *, deep: bool) -> str:
 
 def test_the_command_shows_what_was_measured(run: RunFolder) -> None:
     identity = omni_id(run, deep=True)
-    look_into(run, identity)
     run.forget(f"retrain-{identity}", ())
+    look_into(run, identity)
     shown = nas("show", str(run.path), "--attention", identity)
     assert "encoder layer 3 looks at" in shown.stdout
     assert "70.0 %" in shown.stdout
     told = json.loads(nas("show", str(run.path), "--attention", identity, "--json").stdout)
     assert told["layers"][0]["pooling"] == [0.2, 0.1, 0.7]
+
+
+def test_views_of_weights_that_were_replaced_are_measured_anew(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    identity = omni_id(run, deep=True)
+    front = read_front(run)
+    asked: list[str] = []
+    entry = next(one for one in front.entries if one.id == identity)
+    other = next(one for one in front.entries if one.id != identity)
+
+    def measure(folder: RunFolder, how: str) -> list[Event]:
+        asked.append(how)
+        look_into(folder, how)
+        return []
+
+    def shown() -> bool:
+        assert nas("show", str(run.path), "--attention", identity).exit_code == 0
+        return f'id="omni-{identity}"' in render(read_contents(run))
+
+    monkeypatch.setattr("nas.stages.attention.measure_views", measure)
+    retrain(run, entry)
+    assert shown() and shown() and asked == [identity]
+    retrain(run, other)
+    assert shown() and asked == [identity]
+    run.finish(f"retrain-{identity}", "digest", [result_file(identity)], 30.0)  # of other settings
+    assert read_views(run, identity) is None
+    assert f'id="omni-{identity}"' not in render(read_contents(run))
+    assert shown() and asked == [identity, identity]
 
 
 def test_the_command_refuses_what_has_nothing_to_show(run: RunFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -116,6 +117,26 @@ def _adds_nothing(silent: Any) -> Any:
         return 0 * x_BND if self is silent else real(self, x_BND, *rest, **more)
 
     return forward
+
+
+def test_a_layer_without_which_quality_is_no_number_ends_no_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = finished_once(tmp_path / "run")
+    lines = run.read_journal(EXCHANGES_FILE)
+    run.write_journal(EXCHANGES_FILE, [line for line in lines if line["kind"] != NOTHING])
+    qualities = iter([float("nan"), *[1.5] * len(lines)])
+    monkeypatch.setattr(
+        "nas.stages.exchange.validation_quality", lambda *_: {"quality": next(qualities)}
+    )
+    list(work(Run(run)))
+    first, *others = read_contents(run).silenced
+    assert first.values == {} and all(one.values == {"quality": 1.5} for one in others)
+    assert [one.slot for one in (first, *others)] == [
+        line["slot"] for line in lines if line["kind"] == NOTHING
+    ]
+    list(work(Run(run)))  # it is not evaluated again
+    assert read_contents(run).silenced == (first, *others)
 
 
 def test_an_attention_that_does_nothing_is_named(run: RunFolder) -> None:

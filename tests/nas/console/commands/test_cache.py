@@ -20,6 +20,7 @@ from latency.workload import Workload
 from latency.yardstick import SpeedRecord
 from nas.console.app import app
 from nas.console.commands import cache
+from nas.run.prepared_texts import read_prepared_texts, remove_prepared_texts
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
 from search_spaces.operators import sample_distinct
@@ -222,6 +223,18 @@ def test_unfinished_and_damaged_texts_are_told(own_cache: Path) -> None:
     assert states["damaged"]["state"] == "damaged" and states["damaged"]["problem"]
     assert states["unfinished"]["state"] == "unfinished" and states["unfinished"]["size"] == 50
     assert nas("clear", "--all").stdout.count("removed") == 2 and listed() == []
+
+
+def test_texts_that_are_prepared_meanwhile_are_listed_and_removed(own_cache: Path) -> None:
+    folder = prepared(own_cache, "mine")
+    (left,) = (own_cache / "data").glob(".mine.*.tmp")
+    shutil.rmtree(folder)
+    (left / "gone").symlink_to("elsewhere")  # is listed and is not there
+    (found,) = read_prepared_texts()
+    assert (found.state, found.size, listed()[0]["size"]) == ("unfinished", 50, 50)
+    left.rename(folder)
+    remove_prepared_texts(found, cache.LOCK_TIMEOUT_S)
+    assert not folder.exists() and listed() == []
 
 
 def test_texts_that_are_being_prepared_stay(

@@ -275,11 +275,20 @@ def test_commands_about_own_networks_refuse_in_a_sentence(here: Path) -> None:
         (["--data", "synthetic"], "--data is for networks that are trained here"),
         (["--workload", "batch=2"], "--workload is for networks that are trained here"),
         (["--keep", "all"], "--keep is for networks that are trained here"),
+        (["--pick", "params<=1e5"], "does not measure: add params to --objectives"),
     ],
 )
 def test_options_about_own_networks_are_refused(here: Path, more: list[str], words: str) -> None:
     result = search(RIG, *more)
     assert result.exit_code == 2 and words in said(result)
+
+
+def test_a_pick_that_nothing_meets_is_told_at_the_end(here: Path) -> None:
+    words = "nas show with another --pick shows another network"
+    missed, met = (search(RIG, "--pick", f"ms<={most}", "--out", str(most)) for most in (0.5, 3.0))
+    assert missed.exit_code == met.exit_code == 0
+    assert f"; {words}" in said(missed) and "Warning no network" in said(missed)
+    assert words not in said(met)
 
 
 def test_genes_need_an_evaluator_and_an_evaluator_genes(here: Path) -> None:

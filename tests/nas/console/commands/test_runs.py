@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from typer.testing import CliRunner, Result
 from nas.console.app import app
 from nas.run.events import Event
 from nas.run.folder import RunFolder
+from nas.search.front import Baseline, read_front
 from tests.support import cli_fakes, run_fixture
 from tests.support.cli_fakes import MIDDLE, SMALL
 
@@ -179,6 +181,20 @@ def test_a_search_takes_conditions_and_shows_its_front_when_none_meets_them() ->
     (run,) = Path("runs").iterdir()
     done = nas("show", str(run))
     assert SMALL.id in done.stdout and "the nearest is" in done.stderr
+
+
+def test_where_nothing_meets_the_pick_any_network_finishes_the_run() -> None:
+    folder = search("my run", "--pick", "params<=1")
+    front, record = read_front(folder), folder.record("front")
+    assert record is not None
+    beside = Baseline(front.entries[0], ("largest",))
+    folder.write_json("pareto.json", replace(front, baselines=(beside,)).to_json())
+    folder.refresh(record, "pareto.json")
+    assert shown("my run")["state"] == "stopped at retrain"
+    assert "go on with: nas retrain 'my run' --pick knee" in nas("show", "my run").stdout
+    assert nas("retrain", "my run", "--pick", SMALL.id).exit_code == 0
+    assert shown("my run")["state"] == "finished"
+    assert "go on with" not in nas("show", "my run").stdout
 
 
 @pytest.mark.parametrize("how", ["params<=x", "memory<=3", "valid_bleu>=30"])
