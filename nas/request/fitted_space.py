@@ -35,6 +35,7 @@ MOST_OBSERVED, LEAST_OBSERVED = 160, 40
 LEAST_COMPARED = 200
 MOST_POSITIONS = 4_096
 IMAGE_TOKENS, LARGE_IMAGE_TOKENS, LARGE_IMAGE = 64, 196, 96  # about; pixels of a large one
+MOST_APART = 4  # times as many tokens as those, or a share of them, may a picture have
 MOST_TOKENS = 32_768  # of long texts in an update
 SEGMENT = 256  # tokens that a language model reads at once
 LONG = 256  # texts from which windows are worth a try
@@ -281,10 +282,11 @@ def _model(manifest: Manifest, size: Size) -> Iterator[str]:
     yield "[model.input]"
     if manifest.image_shape is not None:
         side, _, channels = manifest.image_shape
-        patch = patch_size(side)
+        read = network_side(side)
+        why = "as prepared" if read == side else f"to which those of {side} are enlarged"
         yield _line('kind = "image"', "square pictures")
-        yield _line(f"image_size = {side}", "pixels, as prepared")
-        yield _line(f"patch_size = {patch}", f"so that a picture has {(side // patch) ** 2} tokens")
+        yield _line(f"image_size = {read}", f"pixels, {why}")
+        yield _line(f"patch_size = {patch_size(read)}", f"so that a picture has {long} tokens")
         yield _line(f"channels = {channels}", "as prepared")
     else:
         assert manifest.tokenizer is not None
@@ -401,7 +403,8 @@ def _batches(manifest: Manifest) -> Iterator[str]:
         size = max(4, min(size, MOST_TOKENS // _positions(manifest)))
         yield _line(f"batch_size = {size}", "examples of an update")
         return
-    yield _line(f"max_tokens = {4096 if manifest.content == 'stream' else 2048}", "of an update")
+    most = 4096 if manifest.content == "stream" else max(2048, _positions(manifest))
+    yield _line(f"max_tokens = {most}", "of an update")
     if manifest.content == "stream":
         yield _line(f"segment_length = {SEGMENT}", "tokens that are read at once")
 
@@ -418,16 +421,38 @@ def augmentation(manifest: Manifest) -> str:
 
 def patch_size(side: int) -> int:
     """The patch that cuts a picture into about 64 tokens, a large one into about 196."""
-    wanted = LARGE_IMAGE_TOKENS if side > LARGE_IMAGE else IMAGE_TOKENS
+    wanted = _wanted_tokens(side)
     patches = [patch for patch in range(1, side + 1) if side % patch == 0 and side // patch > 1]
     if not patches:
         return 1
     return min(patches, key=lambda patch: abs(math.log((side / patch) ** 2 / wanted)))
 
 
+def network_side(side: int) -> int:
+    """The side of the pictures that networks read, to which smaller ones are enlarged.
+
+    It is that of the data, unless they can be cut into far too many patches only, or too few, as
+    where it is a prime or twice one: then it is the next larger one that is cut well.
+    """
+    while not _is_cut_well(side):
+        side += 1
+    return side
+
+
+def _is_cut_well(side: int) -> bool:
+    patch, wanted = patch_size(side), _wanted_tokens(side)
+    tokens = (side // patch) ** 2
+    few = patch > 1 and tokens * MOST_APART < wanted
+    return tokens <= wanted * MOST_APART and not few
+
+
+def _wanted_tokens(side: int) -> int:
+    return LARGE_IMAGE_TOKENS if side > LARGE_IMAGE else IMAGE_TOKENS
+
+
 def _positions(manifest: Manifest) -> int:
     if manifest.image_shape is not None:
-        side = manifest.image_shape[0]
+        side = network_side(manifest.image_shape[0])
         return int((side // patch_size(side)) ** 2)
     if manifest.content == "stream":
         return MOST_POSITIONS // 2

@@ -272,11 +272,12 @@ def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
 
 
 def _row(reading: Reading, text: str) -> list[int]:
-    """The tokens of a text, cut to what the network reads."""
+    """The tokens of a text, cut as the data were and to what the network reads."""
     from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 
     settings, kind = reading.settings, reading.facts["kind"]
     most = settings.max_length - settings.class_token
+    most = min(most, reading.facts.get("max_tokens", most))
     if isinstance(reading.source, CheckpointTokenizer):
         return reading.source.encode_cut(text, most)[0]
     if kind == "bytes":

@@ -74,7 +74,7 @@ class SearchData:
             ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel, and
             ``side``, of the data's pictures in pixels),
             ``bytes`` (token = byte + 1), ``symbols`` (with the list of them), ``numbers``, or
-            that of a `CheckpointTokenizer`.
+            that of a `CheckpointTokenizer`; ``max_tokens`` is where prepared texts were cut.
         tokenizer: of a checkpoint, where texts were prepared with it.
     """
 

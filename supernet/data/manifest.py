@@ -159,6 +159,11 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def written_name(path: Path) -> str:
+    """The name of a file or folder as a manifest has it: bytes that are not UTF-8 escaped."""
+    return path.name.encode("utf-8", "backslashreplace").decode()
+
+
 def record_files(folder: Path) -> dict[str, FileRecord]:
     """Records of all files of a folder, by name."""
     paths = sorted(path for path in folder.iterdir() if path.name != FILE_NAME)

@@ -385,7 +385,9 @@ def _prepared(request: Request) -> Examples:
 
     tokenizer = data.source_tokenizer
     assert tokenizer is None or isinstance(tokenizer, CheckpointTokenizer), "texts learn none"
-    reading = BYTES if tokenizer is None else tokenizer.facts
+    longest = data.settings.get("max_length")  # pictures have none
+    cut = {} if longest is None else {"max_tokens": longest}
+    reading = {**(BYTES if tokenizer is None else tokenizer.facts), **cut}
     return Examples(
         lambda: (arrays(data.train), arrays(data.valid)),
         lambda: arrays(EXAMPLES.open_test(folder)),

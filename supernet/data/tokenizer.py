@@ -207,12 +207,30 @@ def learn(
 
 
 def _remembering(lines: Iterable[str], stopped: list[BaseException]) -> Iterator[str]:
-    """The lines; keeps what interrupts them, of which sentencepiece passes on the text alone."""
+    """The lines in pieces; keeps what interrupts them, whose text alone sentencepiece passes on."""
     try:
-        yield from lines
+        for line in lines:
+            yield from _pieces(line)
     except BaseException as error:
         stopped.append(error)
         raise
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """A line in pieces of at most `LONGEST_TRAINING_BYTES`, cut at spaces where there are some.
+
+    Of what is longer sentencepiece would learn nothing.
+    """
+    raw, start = line.encode(), 0
+    while len(raw) - start > LONGEST_TRAINING_BYTES:
+        end = raw.rfind(b" ", start + 1, start + LONGEST_TRAINING_BYTES + 1)
+        if end < 0:
+            end = start + LONGEST_TRAINING_BYTES
+            while raw[end] & 0xC0 == 0x80:  # in the midst of a character
+                end -= 1
+        yield raw[start:end].decode()
+        start = end
+    yield raw[start:].decode() if start else line
 
 
 def _explained(message: str, source: str) -> Exception:

@@ -53,8 +53,8 @@ class Preprocessing:
             first, and ``image_size``, to which those are enlarged bilinearly), ``bytes`` (token =
             byte + 1), ``symbols`` (with the list of them), ``numbers``, or ``tokenizer_json``, see
             `CheckpointTokenizer.facts`; where texts are embedded, with what `EmbeddingTask.reading`
-            says too. ``padding`` is the token that is never written, None where each may be;
-            without it that is 0.
+            says too. ``max_tokens`` is where the data's texts were cut. ``padding`` is the token
+            that is never written, None where each may be; without it that is 0.
         files: name → content of the tokenizer files.
         labels: names of the classes; empty where there are none.
     """
@@ -62,6 +62,10 @@ class Preprocessing:
     facts: Mapping[str, Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
     labels: tuple[str, ...] = ()
+
+    def most_tokens(self, blueprint: Blueprint) -> int:
+        """The most tokens of a text: as many as the data have and the network reads."""
+        return int(min(self.facts.get("max_tokens", blueprint.max_tokens), blueprint.max_tokens))
 
 
 def preprocessing_of(task: Task[Any, Any], settings: ModelSettings) -> Preprocessing:

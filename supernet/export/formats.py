@@ -129,10 +129,15 @@ def open_format(name: str) -> ExportFormat:
     try:
         found: ExportFormat = getattr(importlib.import_module(module), attribute)()
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"the format {name} needs the package {error.name}: pip install 'nas-service[export]'"
-        ) from error
+        raise package_missing(name, error) from error
     return found
+
+
+def package_missing(name: str, error: ModuleNotFoundError) -> UsageError:
+    """What to say where a package that a format needs is not installed."""
+    return UsageError(
+        f"the format {name} needs the package {error.name}: pip install 'nas-service[export]'"
+    )
 
 
 @dataclass(frozen=True, slots=True)

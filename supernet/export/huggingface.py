@@ -42,7 +42,7 @@ from supernet.export.stock import (
 )
 from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
-from supernet.pretrained.writing import copy_pooling
+from supernet.pretrained.writing import copy_pooling, shorten
 
 WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
@@ -108,7 +108,7 @@ class HuggingFaceExport(ExportFormat):
             objects["tokenizer_config.json"] = (
                 checkpoint_config(blueprint, preprocessing)
                 if known
-                else tokenizer_config(blueprint)
+                else tokenizer_config(blueprint, preprocessing)
             )
         if preprocessing.facts["kind"] in VOCABULARY_PARTS:
             texts["tokenization_nas.py"] = tokenizer_source(preprocessing)
@@ -154,6 +154,7 @@ def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
     if origin is None or origin.sentence is None or encoder is None:
         return ()
     copy_pooling(origin, encoder.embed_dim, folder)
+    shorten(folder, source.blueprint.max_tokens)
     return origin.sentence.files
 
 
@@ -282,7 +283,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
     """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": preprocessing.facts.get("max_tokens", blueprint.max_tokens),
+        "model_max_length": preprocessing.most_tokens(blueprint),
         "model_input_names": ["input_ids", "attention_mask"],
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,
@@ -290,7 +291,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
     }
 
 
-def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
+def tokenizer_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
     """The content of ``tokenizer_config.json``."""
     marks = {"pad_token": "<pad>"}
     if not TASKS[blueprint.task].classifies:
@@ -298,7 +299,7 @@ def tokenizer_config(blueprint: Blueprint) -> dict[str, Any]:
     return {
         "tokenizer_class": "NasTokenizer",
         "auto_map": {"AutoTokenizer": ["tokenization_nas.NasTokenizer", None]},
-        "model_max_length": blueprint.max_tokens,
+        "model_max_length": preprocessing.most_tokens(blueprint),
         "special_tokens_pattern": blueprint.form.marked,
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,

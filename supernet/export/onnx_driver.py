@@ -438,6 +438,8 @@ def padded(rows: Rows) -> Array:
 
 def go_on(folder: Path, lines: Sequence[str], length: int) -> list[str]:
     """Go on with each line by so many tokens, greedily; the line itself is repeated."""
+    if length < 1:
+        raise ValueError(f"--tokens must be at least 1; given {length}")
     decoder, words = Decoder(folder), Vocabulary(folder, "target")
     texts = []
     for number, line in enumerate(lines, start=1):

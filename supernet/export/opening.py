@@ -23,6 +23,7 @@ from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.tokenizer import MARKS, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import READING_FILE, Preprocessing
+from supernet.export.formats import package_missing
 from supernet.export.huggingface import PREFIX
 from supernet.export.stock import is_stock
 from supernet.export.weights import first_line, network_of, read_tensors
@@ -43,9 +44,13 @@ class OnnxModel:
 
         Raises:
             DataError: when a graph is missing or damaged.
+            UsageError: when onnxruntime is not installed.
         """
-        from supernet.export import onnx_driver
-        from supernet.export.onnx_failures import FAILURES
+        try:
+            from supernet.export import onnx_driver
+            from supernet.export.onnx_failures import FAILURES
+        except ModuleNotFoundError as error:
+            raise package_missing("onnx", error) from error
 
         graphs = [folder / f"{graph}.onnx" for graph in blueprint.form.graphs]
         if missing := [graph for graph in graphs if not graph.is_file()]:
@@ -122,7 +127,8 @@ def open_package(folder: Path) -> Package:
 
     Raises:
         DataError: when a file is missing, damaged, or of another network.
-        UsageError: for a checkpoint in another family's form, which its own program opens.
+        UsageError: for a checkpoint in another family's form, which its own program opens, and for
+            graphs where onnxruntime is not installed.
     """
     if (folder / CONFIG_FILE).is_file() and is_stock(folder):
         raise UsageError(

@@ -139,7 +139,7 @@ def _computed(source: ExportSource, runtime: Runtime, auto: str) -> str:
         )
     else:
         word = " ".join(facts.get("symbols", ("", ""))[1:4])
-        longest = facts.get("max_tokens", source.blueprint.max_tokens)
+        longest = source.preprocessing.most_tokens(source.blueprint)
         body = TEXTS[facts["kind"]].format(longest=longest, word=word, text=_text(facts))
     embeds = source.blueprint.task == "embedding"
     graph = "embedder" if embeds else "classifier"

@@ -130,13 +130,18 @@ def write_checkpoint(
             copy_files(origin, origin.tokenizer_files, place)
             copy_pooling(origin, sizes.embed_dim, place)
             if settings.max_length < origin.settings.max_length:
-                _shorten(place, settings.max_length)
+                shorten(place, settings.max_length)
         _save(place / WEIGHTS_FILE, tensors)
         _check(place, network)
 
 
-def _shorten(place: Path, most: int) -> None:
-    """Let nothing that was copied ask for longer texts than the network has positions for."""
+def shorten(place: Path, most: int) -> None:
+    """Let nothing that was copied ask for longer texts than the network has positions for.
+
+    Args:
+        place: of the files.
+        most: tokens.
+    """
     lengths = ((LENGTH_FILE, "max_seq_length"), (TOKENIZER_SETTINGS, "model_max_length"))
     for file, key in ((place / name, key) for name, key in lengths):
         values = read_object(file) if file.is_file() else {}

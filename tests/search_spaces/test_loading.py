@@ -311,6 +311,16 @@ def test_a_mistake_in_a_translation_space_is_named(old: str, new: str, message: 
     assert re.match(f"mine.toml.*{message}", refusal(TRANSLATION.replace(old, new, 1)))
 
 
+def test_a_class_token_is_for_classification() -> None:
+    parse_space(MINE.replace("= 16", "= 16\nclass_token = true", 1), "mine.toml")
+    embedding = MINE.replace("classification", "embedding").replace("num_classes = 10\n", "")
+    parse_space(embedding.replace("= 16", "= 16\npooling = 'first'", 1), "mine.toml")
+    for pooling in ("mean", "class"):
+        given = f"= 16\nclass_token = true\npooling = '{pooling}'"
+        found = refusal(embedding.replace("= 16", given, 1))
+        assert "class_token belongs to classification: leave it out" in found
+
+
 def test_linformer_is_refused_in_decoders_only() -> None:
     linformer = TRANSLATION.replace("= 16", '= 16\nomni_kernel = "linformer"', 1)
     parse_space(linformer, "mine.toml")

@@ -78,7 +78,9 @@ def prepare(
         min=1,
         show_default="256 for translation, 4000 bytes or 512 tokens for texts, the checkpoint's "
         "for embedding, none for language modelling",
-        help="Tokens of a row at most. Longer ones are left out of training and cut elsewhere.",
+        help="Tokens of a row at most, or bytes of a labelled text. Longer pairs, and lines for "
+        "language models, are left out of training; in other splits pairs are cut and lines stay "
+        "whole. Labelled texts, and texts to embed, are cut everywhere.",
     ),
     max_ratio: float = typer.Option(
         3.0, min=0, help="Translation: leave out pairs of more unequal lengths; 0 for none."

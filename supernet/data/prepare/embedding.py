@@ -41,6 +41,7 @@ from supernet.data.prepare.plan import (
     Overlaps,
     PrepareRequest,
     Settings,
+    refuse_pair_options,
 )
 from supernet.data.prepare.records import Record, has_columns
 from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
@@ -250,6 +251,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     """
     if request.target:
         raise UsageError(f"embeddings are made by the checkpoint: leave out {mark('target')}")
+    refuse_pair_options(request)
     if request.image_size is not None:
         raise UsageError(f"{mark('image_size')} is for images; leave it out")
     if not isinstance(request.tokenizer, Path):

@@ -15,7 +15,13 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
-from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, file_sha256
+from supernet.data.manifest import (
+    InputFile,
+    SplitRecord,
+    TokenizerRecord,
+    file_sha256,
+    written_name,
+)
 from supernet.data.prepare.checkpoint_folder import (
     check_padding,
     input_file,
@@ -30,7 +36,15 @@ from supernet.data.prepare.image_files import (
     is_picture,
     open_images,
 )
-from supernet.data.prepare.plan import SPLITS, Content, Overlaps, Plan, PrepareRequest, Settings
+from supernet.data.prepare.plan import (
+    SPLITS,
+    Content,
+    Overlaps,
+    Plan,
+    PrepareRequest,
+    Settings,
+    refuse_pair_options,
+)
 from supernet.data.prepare.records import (
     SPLITS_FILE,
     USUAL_NAMES,
@@ -242,6 +256,7 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
     """
     if request.target:
         raise UsageError(f"classification has labels, no translations: leave out {mark('target')}")
+    _check_vocabulary(request)
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     if _holds_texts(request.source[0]):
         given = files_of(named, doctor)
@@ -250,6 +265,17 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
         _check_images(request)
         return _plan_images(request, *_images_in_columns(request, given, doctor, report), doctor)
     return _plan_images(request, *_images_of(request, named, doctor, report), doctor)
+
+
+def _check_vocabulary(request: PrepareRequest) -> None:
+    refuse_pair_options(request)
+    given = f"{mark('tokenizer')} unigram" if request.tokenizer == "unigram" else ""
+    given = given if request.vocab_size is None else mark("vocab_size")
+    if given:
+        raise UsageError(
+            f"{given} is for vocabularies that are learnt, and classification learns none: leave "
+            "it out"
+        )
 
 
 def _images_of(
@@ -273,9 +299,9 @@ def _images_of(
             found = open_images(paths[0], split, doctor, report)
             for role, source in found.items():
                 if split != "train":  # it holds this one alone, whatever that is called in it
-                    sources[split], names[split] = source, paths[0].name
+                    sources[split], names[split] = source, written_name(paths[0])
                 elif role == "train" or not named[role]:
-                    sources[role], names[role] = source, paths[0].name
+                    sources[role], names[role] = source, written_name(paths[0])
     return sources, names
 
 
@@ -343,7 +369,7 @@ def _images_in_columns(
             report,
             found.groups if split == "train" else None,
         )
-        names[split] = files[0].paths[0].name
+        names[split] = written_name(files[0].paths[0])
     return images, names
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import hashlib
 import io
 import itertools
+import os
 import pickletools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,7 +27,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import DataError
 from search_spaces.wording import mark
 from supernet.data.images import Labels, Pixels, read_arrays
-from supernet.data.manifest import file_sha256
+from supernet.data.manifest import file_sha256, written_name
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, Hashes
 from supernet.data.prepare.splits import check_one_split, split_called
@@ -307,10 +309,11 @@ def _arrays(path: Path, part: str) -> ArrayImages:
     names = (f"x_{part}", f"y_{part}")
     found = read_arrays(str(path), names)
     pixels = found[names[0]]
-    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or not len(pixels):
+    coloured = pixels.ndim == 4 and pixels.shape[-1] in (1, 3)
+    if pixels.dtype != np.uint8 or not (pixels.ndim == 3 or coloured) or not len(pixels):
         raise DataError(
             f"x_{part} of {path} is {pixels.dtype} of shape {pixels.shape}; it should be uint8 of "
-            "shape (images, height, width, channels), channels last"
+            "shape (images, height, width, channels), channels last, 1 or 3 of them"
         )
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     labels = _labels(found[names[1]], len(pixels), f"y_{part} of {path}")
@@ -400,7 +403,7 @@ def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedIm
     def pictures() -> Iterator[tuple[str, bytes | Path]]:
         return ((str(file), file) for file in paths)
 
-    names = tuple(folder.name for folder in classes)
+    names = tuple(map(written_name, classes))
     digest = _digest_of(paths, path)
     return EncodedImages.examined(
         pictures, labels.astype(np.int64), names, digest, split, doctor, report
@@ -410,7 +413,9 @@ def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedIm
 def _digest_of(files: list[Path] | tuple[Path, ...], root: Path) -> str:
     total = hashlib.sha256()
     for file in files:
-        total.update(f"{file.relative_to(root).as_posix()} {file_sha256(file)}\n".encode())
+        with suppress(OSError):  # what cannot be read is told when it is decoded
+            line = f"{file.relative_to(root).as_posix()} {file_sha256(file)}\n"
+            total.update(os.fsencode(line))
     return total.hexdigest()
 
 

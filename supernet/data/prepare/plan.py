@@ -31,6 +31,7 @@ Settings = dict[str, str | int | float | bool | None]
 
 HASH_BYTES = 8
 HASHES_PER_CHUNK = 1 << 20
+USUAL_RATIO = 3.0
 
 Hashes = NDArray[np.uint64]
 
@@ -77,7 +78,7 @@ class PrepareRequest:
     joint: bool = True
     tokenizer: ModelType | Path = "bpe"
     max_length: int | None = None
-    max_ratio: float = 3.0
+    max_ratio: float = USUAL_RATIO
     image_size: int | None = None
     allow_overlap: bool = False
     columns: tuple[tuple[str, str], ...] = ()
@@ -131,6 +132,18 @@ class Plan(Protocol):
     def build(self, folder: Path, report: Report) -> Content:
         """Write all files but the manifest into an empty folder."""
         ...
+
+
+def refuse_pair_options(request: PrepareRequest) -> None:
+    """See that nothing is asked for that only pairs have.
+
+    Raises:
+        UsageError: naming it.
+    """
+    given = "" if request.joint else mark("joint", "--separate")
+    given = given if request.max_ratio == USUAL_RATIO else mark("max_ratio")
+    if given:
+        raise UsageError(f"{given} is for translation; leave it out")
 
 
 def refuse_equal_files(files: Mapping[str, tuple[str, str]]) -> None:

@@ -344,7 +344,7 @@ def _record(
         value = _value(row, columns.group_by)
         absent = value is None or not str(value).strip()  # as an empty cell of CSV is
         problem = problem or (f"has no {columns.group_by}" if absent else "")
-        group = str(value)
+        group = _whole(str(value))
     return Record(line, tuple(values), group, problem)
 
 
@@ -372,15 +372,20 @@ def _checked(role: str, name: str, value: Any, path: Path | None, classes: Seque
     if value is None:
         raise ValueError(f"has no {name}")
     if role == "label":
-        return _label(name, value, classes)
+        label = _label(name, value, classes)
+        return _whole(label) if isinstance(label, str) else label
     if role == "image":
         return _picture(name, value, path)
     if not isinstance(value, str):
         raise ValueError(f"{name} is {_shown(value)}, and no text")
     if "\0" in value:
         raise ValueError(f"{name} holds the character NUL")
-    # A lone surrogate, which JSON can write, is no character.
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return _whole(value)
+
+
+def _whole(text: str) -> str:
+    """A text without lone surrogates, which JSON can write and which are no characters."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _label(name: str, value: Any, classes: Sequence[str]) -> str | int:
@@ -499,7 +504,7 @@ def _parts(path: Path) -> list[Path]:
 
 def _schema(path: Path) -> Any:
     with _readable(path), ExitStack() as stack:
-        if path.suffix == ".parquet":
+        if _plain_name(path).endswith(".parquet"):
             import pyarrow.parquet as parquet
 
             return stack.enter_context(parquet.ParquetFile(path)).schema_arrow
@@ -509,7 +514,7 @@ def _schema(path: Path) -> Any:
 def _batches(path: Path, columns: list[str]) -> Iterator[Any]:
     """Parts of a table with the columns that are wanted."""
     with ExitStack() as stack:
-        if path.suffix == ".parquet":
+        if _plain_name(path).endswith(".parquet"):
             import pyarrow.parquet as parquet
 
             file = stack.enter_context(parquet.ParquetFile(path))

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
-from supernet.data.manifest import InputFile
+from supernet.data.manifest import InputFile, written_name
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.held_out import Codes
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, PrepareRequest
@@ -224,7 +224,7 @@ class Sources:
     def inputs(self) -> list[InputFile]:
         """Everything that was read; of pairs of files each side."""
         return [
-            InputFile(role=_role(split, file, side), name=path.name, sha256=digest)
+            InputFile(role=_role(split, file, side), name=written_name(path), sha256=digest)
             for split, files in self.files.items()
             for file in files
             for side, (path, digest) in enumerate(zip(file.paths, file.sha256, strict=True))

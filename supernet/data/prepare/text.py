@@ -37,7 +37,14 @@ from supernet.data.prepare.checkpoint_folder import (
 )
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.held_out import hold_out, hold_out_ends, joined_groups
-from supernet.data.prepare.plan import SPLITS, Content, Overlaps, PrepareRequest, Settings
+from supernet.data.prepare.plan import (
+    SPLITS,
+    Content,
+    Overlaps,
+    PrepareRequest,
+    Settings,
+    refuse_pair_options,
+)
 from supernet.data.prepare.records import has_columns
 from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
 from supernet.data.text_files import (
@@ -413,6 +420,7 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
     """
     if request.target:
         raise UsageError(f"language modelling reads one text: leave out {mark('target')}")
+    refuse_pair_options(request)
     _check_numbers(request)
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}
@@ -462,9 +470,10 @@ def _pair(split: str, given: tuple[Path, ...], request: PrepareRequest) -> tuple
     if len(given) != 1:
         form = f"PREFIX, or twice: --{split} SOURCE --{split} TARGET"
         raise UsageError(f"--{split} is given {len(given)} times; give --{split} {form}")
-    if given[0].is_file():
+    if given[0].is_file() or not given[0].name:
+        kind = "one file" if given[0].name else "a folder"
         raise UsageError(
-            f"--{split} {given[0]} is one file; give the source and the target file, "
+            f"--{split} {given[0]} is {kind}; give the source and the target file, "
             f"--{split} SOURCE --{split} TARGET, or the prefix they share"
         )
     return _with_ending(split, given[0], request.source[0]), _with_ending(

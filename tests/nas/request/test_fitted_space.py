@@ -18,11 +18,13 @@ from nas.request.fitted_space import (
     augmentation,
     fit_space,
     largest_size,
+    network_side,
     patch_size,
     space_text,
 )
 from nas.request.presets import budget_for, check_presets
 from search_spaces.errors import UsageError
+from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.space_form import space_from_source
 from search_spaces.toml.source import TomlSource
@@ -140,6 +142,29 @@ def test_trainings_have_the_updates_that_fit(updates: int, passes: int) -> None:
 )
 def test_pictures_are_cut_into_about_sixty_tokens(side: int, patch: int) -> None:
     assert patch_size(side) == patch
+
+
+@pytest.mark.parametrize(
+    ("side", "read"),
+    [(31, 32), (62, 63), (74, 75), (97, 98), (101, 102), (202, 203)]
+    + [(side, side) for side in (1, 7, 8, 13, 28, 32, 48, 60, 64, 96, 100, 128, 224, 256, 300)],
+)
+def test_pictures_that_no_patch_cuts_well_are_enlarged(side: int, read: int) -> None:
+    assert network_side(side) == read
+    made = fit_space(manifest("images", image_shape=(side, side, 3)), "x", 1.0, always(QUICK))
+    shape = made.space.model.input
+    assert isinstance(shape, ImageInput) and shape.image_size == read
+    assert made.space.model.max_length == shape.num_tokens <= 4 * (64 if read <= 96 else 196)
+
+
+@pytest.mark.parametrize(("longest", "most"), [(40, 2048), (3000, 3000)])
+def test_an_update_holds_the_longest_pair(longest: int, most: int) -> None:
+    made = manifest("pairs")
+    split = made.splits["test"].model_copy(update={"longest": {"source": 9, "target": longest}})
+    longer = made.model_copy(update={"splits": {**made.splits, "train": split}})
+    space = fit_space(longer, "x", 1.0, always(QUICK)).space
+    budget = budget_for(space, "quick", {})
+    assert budget.supernet.max_tokens == budget.retrain.max_tokens == most
 
 
 def test_grey_pictures_are_not_flipped() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +64,29 @@ def network_of(folder: Path, ffn_dims: tuple[int, ...], kind: str = "softmax") -
     return Architecture.from_json({name: {**stack, "layers": layers}})
 
 
-def run_from(checkpoint: Path, network: Architecture, path: Path) -> RunFolder:
-    """A run that began with a checkpoint and has one network, of random weights."""
+def run_from(
+    checkpoint: Path, network: Architecture, path: Path, positions: int | None = None
+) -> RunFolder:
+    """A run that began with a checkpoint and has one network, of random weights.
+
+    Args:
+        checkpoint: its folder.
+        network: of its space.
+        path: of the run and its data.
+        positions: of the network, if not as many as the checkpoint has.
+    """
     point = starting_point(checkpoint)
+    if positions is not None:
+        model = replace(point.space.model, max_length=positions)
+        timed = {**point.space.workload, "source": positions}
+        point = replace(point, space=replace(point.space, model=model, workload=timed))
     if point.space.task == "embedding":
         texts = path / "texts.txt"
         texts.write_text("".join(f"The cat sat on {n} mats, {n * n}.\n" for n in range(300)))
         where = path / "texts" / "data"
-        request = PrepareRequest("embedding", (texts,), where, tokenizer=checkpoint)
+        request = PrepareRequest(
+            "embedding", (texts,), where, tokenizer=checkpoint, max_length=positions
+        )
         prepare(request, silent)
     else:
         prepared_stream(path / "texts", byte_level(marked=True))
@@ -229,6 +245,19 @@ def test_another_encoder_answers_as_auto_models_do(
     tokenizer = hub.AutoTokenizer.from_pretrained(made)
     assert tokenizer("The cat")["input_ids"][0] == 2
     verify_export(made)
+
+
+@pytest.mark.parametrize(("positions", "most"), [(16, 16), (None, 32)])
+def test_another_encoder_asks_for_no_longer_texts_than_it_has_positions(
+    bert: Path, tmp_path: Path, positions: int | None, most: int
+) -> None:
+    run = run_from(bert, network_of(bert, (20, 30), "linear"), tmp_path, positions)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    for file, key in (
+        ("sentence_bert_config.json", "max_seq_length"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        assert json.loads((made / file).read_text())[key] == most
 
 
 @torch.inference_mode()

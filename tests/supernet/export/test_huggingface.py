@@ -236,7 +236,7 @@ def test_a_memory_carries_over_segments(hub: Any, tmp_path: Path) -> None:
 
 def tokenizer_of(hub: Any, folder: Path, reading: Preprocessing, seed: int) -> Any:
     (folder / "tokenization_nas.py").write_text(tokenizer_source(reading))
-    config = tokenizer_config(random_blueprint(seed))
+    config = tokenizer_config(random_blueprint(seed), reading)
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     for name, content in reading.files.items():
         (folder / name).write_bytes(content)
@@ -311,8 +311,14 @@ def test_texts_are_cut_where_a_class_token_leaves_room() -> None:
     assert network(torch.ones(1, longest, dtype=torch.long)).shape[0] == 1
     with pytest.raises(ValueError, match="positions"):
         network(torch.ones(1, longest + 1, dtype=torch.long))
-    told = tokenizer_config(blueprint), checkpoint_config(blueprint, Preprocessing({"marks": {}}))
-    assert [config["model_max_length"] for config in told] == [longest, longest]
+    for most, cut in (
+        (longest, {}),
+        (3, {"max_tokens": 3}),
+        (longest, {"max_tokens": longest + 9}),
+    ):
+        reading = Preprocessing({"marks": {}, **cut})
+        told = tokenizer_config(blueprint, reading), checkpoint_config(blueprint, reading)
+        assert [config["model_max_length"] for config in told] == [most, most]
 
 
 # -- bad folders ----------------------------------------------------------------------------------

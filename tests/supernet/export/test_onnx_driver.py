@@ -143,6 +143,12 @@ def test_a_beam_of_none_is_refused() -> None:
         driver.Search(0)
 
 
+@pytest.mark.parametrize("length", [0, -3])
+def test_no_tokens_to_write_are_refused(tmp_path: Path, length: int) -> None:
+    with pytest.raises(ValueError, match=f"--tokens must be at least 1; given {length}"):
+        driver.go_on(tmp_path, ["a"], length)
+
+
 class Reader(driver.Decoder):  # type: ignore[misc]
     """A language model of eight positions with a memory of three, which says what is read."""
 

@@ -17,7 +17,7 @@ from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.models import FixedEmbedder
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
-from supernet.pretrained.writing import _shorten, stock_problem, write_checkpoint
+from supernet.pretrained.writing import shorten, stock_problem, write_checkpoint
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     CLASSES,
@@ -248,10 +248,10 @@ def test_what_is_copied_asks_for_no_longer_texts_than_there_are_positions(tmp_pa
     }
     for name, key in files.items():
         (tmp_path / name).write_text(json.dumps({key: 256, "other": 300}))
-    _shorten(tmp_path, 128)
+    shorten(tmp_path, 128)
     for name, key in files.items():
         assert json.loads((tmp_path / name).read_text()) == {key: 128, "other": 300}
-    _shorten(tmp_path, 200)
+    shorten(tmp_path, 200)
     assert json.loads((tmp_path / "tokenizer_config.json").read_text())["model_max_length"] == 128
 
 

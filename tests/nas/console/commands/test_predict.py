@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+import supernet.export
 from nas.console.app import app
 from nas.results.networks import choose_trained, open_data, open_network
 from nas.run.folder import RunFolder
@@ -145,6 +147,33 @@ def test_an_export_answers_as_its_run(runs: dict[str, RunFolder], tmp_path: Path
 def test_a_long_text_is_cut_as_the_data_were(runs: dict[str, RunFolder]) -> None:
     once, longer = answers(runs["mails"].path, given="y" * 17 + "\n" + "y" * 500 + "\n")
     assert once["chances"] == longer["chances"]
+
+
+def test_a_long_text_is_cut_where_the_data_were_not_where_positions_end(tmp_path: Path) -> None:
+    data = prepare_texts(tmp_path, max_length=6)
+    run = trained(tmp_path / "run", TEXT_SPACE, dataset="mails", data=str(data))
+    export_to(run, "torch", tmp_path / "export", arch=choose_trained(run, None))
+    assert ".encode()[:6]" in (tmp_path / "export/README.md").read_text()
+    for network in (run.path, tmp_path / "export"):
+        given = "".join(f"{'y' * length}\n" for length in (5, 6, 7, 500))
+        shorter, *longer = (one["chances"] for one in answers(network, given=given))
+        assert longer[0] == longer[1] == longer[2] != shorter
+
+
+def test_graphs_without_onnxruntime_are_told(
+    runs: dict[str, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = runs["mails"], tmp_path / "export"
+    export_to(run, "torch", out, arch=choose_trained(run, None))
+    (out / "classifier.onnx").write_bytes(b"")
+    for name in ("onnx_driver", "onnx_failures"):
+        monkeypatch.delitem(sys.modules, f"supernet.export.{name}", raising=False)
+        monkeypatch.delattr(supernet.export, name, raising=False)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    done = nas(out, given="a\n")
+    assert done.exit_code == 2
+    told = " ".join(done.stderr.split())
+    assert "the format onnx needs the package onnxruntime: pip install" in told
 
 
 def test_there_is_one_answer_a_line(runs: dict[str, RunFolder], tmp_path: Path) -> None:

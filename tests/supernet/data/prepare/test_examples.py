@@ -128,10 +128,26 @@ def test_packed_jpegs(tmp_path: Path) -> None:
     assert EXAMPLES.open(tmp_path / "out").label_names == ("a", "b", "c")
 
 
+@pytest.mark.parametrize("shape", [(8, 8), (8, 8, 1), (8, 8, 3)])
+def test_arrays_have_one_channel_or_three(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (40, *shape), dtype=np.uint8)
+    np.savez(tmp_path / "a.npz", x_train=pixels, y_train=np.arange(40) % 2)
+    train = prepared(tmp_path, tmp_path / "a.npz")[0]
+    assert np.asarray(train.inputs).shape[1:] == (8, 8, *(shape[2:] or (1,)))
+
+
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
     "floats": ({"x_train": np.zeros((9, 8, 8, 3))}, "x_train of .* should be uint8"),
     "labels": ({"y_train": np.zeros(8, np.int64)}, "y_train of .* one integer for each of the 100"),
     "negative": ({"y_train": np.full(100, -1)}, "labels count from 0"),
+    "channels first": (
+        {"x_train": np.zeros((100, 3, 8, 8), np.uint8)},
+        "channels last, 1 or 3 of them",
+    ),
+    "transparent": (
+        {"x_train": np.zeros((100, 8, 8, 4), np.uint8)},
+        "channels last, 1 or 3 of them",
+    ),
     "objects": ({"y_train": np.array([None] * 100)}, "unsafe to read"),
     "wide": (
         {"x_train": np.zeros((100, 8, 9, 3), np.uint8)},
@@ -209,6 +225,30 @@ def test_bad_folders_are_refused(tmp_path: Path, case: str) -> None:
     with pytest.raises(DataError, match=words.get(case, "holds no")):
         prepared(tmp_path, source, **changes)
     assert not list(tmp_path.glob("*out*"))
+
+
+def test_pictures_that_cannot_be_read_are_told_and_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    (tmp_path / "train/class1/gone.png").symlink_to(tmp_path / "nowhere.png")
+    with pytest.raises(DataError, match=r"gone\.png: cannot be read: No such file"):
+        prepared(tmp_path, tmp_path / "train")
+    splits = prepared(tmp_path, tmp_path / "train", skip_bad=True)
+    assert sum(map(len, splits)) == 30
+
+
+def test_names_that_are_not_utf8_are_written_escaped(tmp_path: Path) -> None:
+    source = tmp_path / os.fsdecode(b"caf\xe9")
+    write_folder(source)
+    (source / "class1/001.png").rename(source / "class1" / os.fsdecode(b"\xe9.png"))
+    (source / "class2").rename(source / os.fsdecode(b"class\xe9"))
+    made = run(tmp_path, CLASSIFICATION, source=(source,))
+    assert made.manifest.label_names == ["class0", "class1", "class\\udce9"]
+    assert [file.name for file in made.manifest.inputs] == ["caf\\udce9"]
+    assert run(tmp_path, CLASSIFICATION, source=(source,)).found
+    texts = tmp_path / os.fsdecode(b"\xe9.jsonl")
+    write_jsonl(texts)
+    read = run(tmp_path, CLASSIFICATION, source=(texts,), out=tmp_path / "texts").manifest
+    assert [file.name for file in read.inputs] == ["\\udce9.jsonl"]
 
 
 def test_two_folders_of_one_split_are_told(tmp_path: Path) -> None:
@@ -325,6 +365,23 @@ def test_unknown_and_single_labels_are_refused(tmp_path: Path) -> None:
         prepared(tmp_path, tmp_path / "c.jsonl")
 
 
+FOREIGN: list[tuple[dict[str, Any], str]] = [
+    ({"vocab_size": 8000}, "--vocab-size is for vocabularies that are learnt"),
+    ({"tokenizer": "unigram"}, "--tokenizer unigram is for vocabularies that are learnt"),
+    ({"joint": False}, "--separate is for translation"),
+    ({"max_ratio": 2.0}, "--max-ratio is for translation"),
+]
+
+
+@pytest.mark.parametrize(("changes", "words"), FOREIGN)
+def test_texts_with_labels_have_no_vocabulary(
+    tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    write_jsonl(tmp_path / "a.jsonl")
+    with pytest.raises(UsageError, match=words):
+        prepared(tmp_path, tmp_path / "a.jsonl", **changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -332,6 +389,7 @@ def test_unknown_and_single_labels_are_refused(tmp_path: Path) -> None:
         ({"valid": (Path("a"), Path("b"))}, "--valid is given 2 times"),
         ({"max_length": 9}, "--max-length is for text"),
         ({"image_size": 0}, "--image-size must be at least 1"),
+        *FOREIGN,
     ],
 )
 def test_options_of_other_tasks_are_refused(

@@ -8,6 +8,7 @@ import io
 import json
 import re
 import subprocess
+from dataclasses import replace
 from itertools import chain, islice, repeat
 from pathlib import Path
 from random import Random
@@ -602,6 +603,29 @@ def test_odd_values_are_told_and_end_nothing(tmp_path: Path, line: str, words: s
     columns = Columns((("image", "label"),)) if "image" in line else LABELLED
     (record,) = read_records((file,), columns)
     assert words in record.problem
+
+
+def test_half_characters_of_labels_and_groups_are_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [
+        {"text": f"t {n}", "label": ("good", "b\ud800d")[n % 2], "author": f"a{n // 4}\udc00"}
+        for n in range(80)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
+    first, second = islice(read_records((file,), replace(LABELLED, group_by="author")), 2)
+    assert (first.values, second.values) == (("t 0", "good"), ("t 1", "b?d"))
+    assert first.group == second.group == "a0?"
+    run(tmp_path, "classification", source=(file,), group_by="author")
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("b?d", "good")
+
+
+def test_endings_may_be_in_capitals(tmp_path: Path) -> None:
+    rows: dict[str, list[Any]] = {"text": ["a", "b"], "label": [0, 1]}
+    for form in ("parquet", "arrow", "csv"):
+        written = write_as(tmp_path, form, rows)
+        path = written.rename(tmp_path / written.name.upper())
+        assert column_names(path) == ["text", "label"]
+        assert [one.values for one in read_records([path], LABELLED)] == [("a", 0), ("b", 1)]
 
 
 def test_a_strangers_table_names_no_files(tmp_path: Path) -> None:

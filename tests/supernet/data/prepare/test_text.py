@@ -17,7 +17,7 @@ from supernet.data.manifest import read_manifest
 from supernet.data.prepare import prepare
 from supernet.data.prepared import EXAMPLES, PAIRS, STREAM, check_fits
 from supernet.data.text_files import read_lines
-from supernet.data.tokenizer import EOS
+from supernet.data.tokenizer import EOS, UNKNOWN
 from tests.support.prepare_cases import COUNTS, request, run, write_pairs
 
 
@@ -143,6 +143,17 @@ def test_a_stream_that_is_scored_keeps_its_blank_lines(folder: Path) -> None:
         assert blank == [not line.strip() for line in lines]
 
 
+def test_every_character_of_long_lines_has_a_token(folder: Path) -> None:
+    lines = ["the dog sees " * 1500 + "ß", "x" + "ä" * 9000 + "字"]  # with spaces, and without
+    (folder / "train.en").write_text("\n".join(lines), "utf-8")
+    run(folder, "language_modelling", vocab_size=30)
+    tokenizer = STREAM.open(folder / "out").source_tokenizer
+    assert tokenizer is not None
+    for character in "dßxä字":
+        assert UNKNOWN not in tokenizer.encode([character])[0]
+    assert UNKNOWN in tokenizer.encode(["ø"])[0]
+
+
 # -- bad input ------------------------------------------------------------------------------------
 
 
@@ -223,6 +234,11 @@ def test_everything_filtered_away_is_an_error(folder: Path) -> None:
 def test_one_file_is_no_prefix_and_endings_are_needed(folder: Path) -> None:
     with pytest.raises(UsageError, match=r"--test .*test\.en is one file"):
         run(folder, test=(folder / "test.en",))
+    for root in (Path(), Path("/")):
+        with pytest.raises(UsageError, match=r"--valid \S+ is a folder; give the source and the"):
+            run(folder, valid=(root,))
+    (folder / "valid").mkdir()  # which may be called as what lies beside it
+    assert not run(folder).found
     (folder / "train.en").rename(folder / "english")
     with pytest.raises(UsageError, match="english has no ending"):
         run(folder, source=(folder / "english",))
@@ -231,6 +247,19 @@ def test_one_file_is_no_prefix_and_endings_are_needed(folder: Path) -> None:
 def test_language_modelling_takes_one_text(folder: Path) -> None:
     with pytest.raises(UsageError, match="leave out --target"):
         run(folder, "language_modelling", target=(folder / "train.de",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"joint": False}, "--separate is for trans"),
+        ({"max_ratio": 2.0}, "--max-ratio is for trans"),
+    ],
+)
+def test_language_models_have_no_pairs(folder: Path, changes: Any, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        run(folder, "language_modelling", **changes)
+    run(folder, vocab_size=90, **changes)
 
 
 # -- the folder -----------------------------------------------------------------------------------
