@@ -22,6 +22,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypeVar
@@ -65,8 +66,15 @@ CHECK_S = 300.0  # for a checkpoint to be read by the service
 PIECE = 2**20  # bytes
 CALIBRATED_S = 150.0  # the first answer for a space takes its time
 CHECKED_S = 330.0  # the server takes sums of a large checkpoint
+FILE_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=CHECKED_S)  # of a large file as well
 AGAIN_S = 1.0
 TRIES = 30
+SEND_AGAIN_S = (1.0, 5.0)  # before a job is submitted again
+AWAY = (502, 503, 504)  # what servers and proxies answer that have no time, or nobody to ask
+
+
+class AwayError(NasError):
+    """A service does not answer, or not now: the same may be asked again."""
 
 
 class Client:
@@ -120,10 +128,13 @@ class Client:
 
         Raises:
             UsageError: when the service refuses, with its words.
-            NasError: when it does not answer, or fails.
+            NasError: when it does not answer, or fails; when something else answers.
         """
         answer = self.answer(method, path, **options)
-        return answer.json() if answer.content else None
+        try:
+            return answer.json() if answer.content else None
+        except ValueError:
+            raise self._other() from None
 
     def answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Ask for something; see `ask`."""
@@ -131,20 +142,28 @@ class Client:
             answer = self._http.request(method, path, **options)
         except httpx.TransportError as error:
             raise self._silent(error) from None
-        if answer.is_error:
-            raise _refusal(answer)
+        _check(answer)
         return answer
 
     def submit(self, request: JobRequest | None = None, **fields: Any) -> JobOut:
-        """Submit a search.
+        """Submit a search, once, however often it has to be sent.
 
         Args:
             request: what to search; or its fields:
             **fields: of `JobRequest`, as the options of ``nas submit``; ``space`` may be a TOML
                 file of one's own, and ``baseline`` the file of an architecture.
         """
-        asked, key = _asked(request, fields), {"Idempotency-Key": str(uuid.uuid4())}
-        return JobOut(**self.ask("POST", "/jobs", json=asked, headers=key, timeout=CHECKED_S))
+        return self._begin("/jobs", _asked(request, fields), CHECKED_S)
+
+    def _begin(self, path: str, asked: dict[str, Any], timeout_s: float = TIMEOUT_S) -> JobOut:
+        """Add a job; the service knows by its key whether it has it already."""
+        key = {"Idempotency-Key": str(uuid.uuid4())}
+        send = partial(self.ask, "POST", path, json=asked, headers=key, timeout=timeout_s)
+        for wait_s in SEND_AGAIN_S:
+            with suppress(AwayError):
+                return JobOut(**send())
+            time.sleep(wait_s)
+        return JobOut(**send())
 
     def duration(self, request: JobRequest | None = None, **fields: Any) -> DurationOut:
         """How long a search would take on the machine of the service; arguments as of `submit`."""
@@ -213,7 +232,8 @@ class Client:
 
     def front_csv(self, job: str | JobOut) -> str:
         """The same as CSV."""
-        return self.answer("GET", f"{self.path(job)}/front", params={"format": "csv"}).text
+        answer = self.answer("GET", f"{self.path(job)}/front", params={"format": "csv"})
+        return self._of_type(answer, "text/csv").text
 
     def front_json(self, job: str | JobOut) -> dict[str, Any]:
         """The same with architectures, objectives and baselines: what `FrontOut` describes."""
@@ -250,14 +270,14 @@ class Client:
 
     def _receive(self, path: str, stream: BinaryIO) -> None:
         digest = hashlib.sha256()
-        with self._http.stream("GET", path) as answer:
-            if answer.is_error:
-                answer.read()
-                raise _refusal(answer)
+        with self._http.stream("GET", path, timeout=FILE_TIMEOUT) as answer:
+            _check(answer)
             for chunk in answer.iter_bytes():
                 digest.update(chunk)
                 stream.write(chunk)
         sum_of = base64.b64encode(digest.digest()).decode()
+        if "repr-digest" not in answer.headers:
+            raise self._other()
         if answer.headers["repr-digest"] != f"sha-256=:{sum_of}:":
             raise NasError(f"{path} arrived as something else; download it again")
 
@@ -270,7 +290,7 @@ class Client:
             **fields: further ones of `NetworkRequest`.
         """
         asked = _made(NetworkRequest, {"pick": pick, **fields}).model_dump(mode="json")
-        return JobOut(**self.ask("POST", f"{self.path(job)}/retrain", json=asked))
+        return self._begin(f"{self.path(job)}/retrain", asked)
 
     def export(self, job: str | JobOut, to: str | Path, pick: str = "best", **fields: Any) -> Path:
         """Write a network of a finished search as a folder that works without the run.
@@ -294,8 +314,7 @@ class Client:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise UsageError(f"{folder} is there already; name a folder that is not, or is empty")
         asked = _made(ExportRequest, {"pick": pick, **fields})
-        path = f"{self.path(job)}/export"
-        begun = JobOut(**self.ask("POST", path, json=asked.model_dump(mode="json")))
+        begun = self._begin(f"{self.path(job)}/export", asked.model_dump(mode="json"))
         ended = self.watch(begun)
         if ended.state is not State.succeeded:
             raise NasError(
@@ -363,7 +382,7 @@ class Client:
         with file.open("rb") as stream:
             headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
             content = _pieces(stream, size, digest.update)
-            sent = self.ask("PUT", path, content=content, headers=headers)
+            sent = self.ask("PUT", path, content=content, headers=headers, timeout=FILE_TIMEOUT)
         if sent["sha256"] != digest.hexdigest():
             raise NasError(f"{file} arrived as something else; send it again")
 
@@ -385,7 +404,7 @@ class Client:
                 failures += 1
                 if failures >= TRIES:
                     raise self._silent(error) from None
-                time.sleep(AGAIN_S)
+            time.sleep(AGAIN_S)  # also where it was cut off between two messages
 
     def _stream(self, job: str | JobOut, last: int) -> Iterator[tuple[int | None, dict[str, Any]]]:
         headers = {"Last-Event-ID": str(last)}
@@ -393,18 +412,28 @@ class Client:
         with self._http.stream("GET", path, headers=headers, timeout=SILENCE_S) as answer:
             if answer.is_server_error:  # it is started anew, or has no thread for one more
                 raise httpx.RemoteProtocolError(f"it answers {answer.status_code}")
-            if answer.is_error:
-                answer.read()
-                raise _refusal(answer)
+            _check(answer)
             if answer.status_code == 204:
                 yield None, {"state": str(self.job(job).state)}
                 return
-            yield from _messages(answer.iter_lines())
+            yield from _messages(self._of_type(answer, "text/event-stream").iter_lines())
 
-    def _silent(self, error: Exception) -> NasError:
-        return NasError(
+    def _silent(self, error: Exception) -> AwayError:
+        return AwayError(
             f"{self._server} does not answer ({error}); is the service running there? "
             "nas serve starts one here"
+        )
+
+    def _of_type(self, answer: httpx.Response, kind: str) -> httpx.Response:
+        """An answer, if it is what our service would answer with."""
+        if not answer.headers.get("content-type", "").startswith(kind):
+            raise self._other()
+        return answer
+
+    def _other(self) -> NasError:
+        return NasError(
+            f"something else than a nas service answers at {self._server}; name the address of the "
+            "service with --server or in NAS_SERVER"
         )
 
 
@@ -453,7 +482,22 @@ def _messages(lines: Iterator[str]) -> Iterator[tuple[int | None, dict[str, Any]
             fields = {}
 
 
-def _refusal(answer: httpx.Response) -> NasError:
+def _check(answer: httpx.Response) -> None:
+    """See that what was asked for was done.
+
+    Raises:
+        UsageError: when the service refuses, or is elsewhere.
+        NasError: when it fails; `AwayError` when it may do so later.
+    """
+    if answer.is_success:
+        return
+    if answer.next_request is not None:
+        place = str(answer.next_request.url).partition(PREFIX)[0]
+        raise UsageError(
+            f"the service redirects to {place}: give the address where it is with --server or in "
+            "NAS_SERVER"
+        )
+    answer.read()
     try:
         detail = str(answer.json()["detail"])
     except (ValueError, LookupError, TypeError):
@@ -461,4 +505,6 @@ def _refusal(answer: httpx.Response) -> NasError:
     text = f"the service refused ({answer.status_code}): {detail}"
     if answer.status_code == 401:
         text += "; give the token with --token or in NAS_TOKEN"
-    return NasError(text) if answer.is_server_error else UsageError(text)
+    if answer.status_code in AWAY:
+        raise AwayError(text)
+    raise NasError(text) if answer.is_server_error else UsageError(text)

@@ -4,7 +4,8 @@ A file is announced like those of a checkpoint (`service.uploads`) and counts ag
 quota. Its bytes come in order and are kept as they come, so that whoever lost the connection goes
 on behind the last one. When all are there a process of its own (`service.data_preparing`) checks
 and prepares them within limits, and the prepared folder takes the data set's name in one step.
-What is wrong with the file is told until somebody dismisses it, or announces one in its place.
+What is wrong with the file is told for a day, unless somebody dismisses it or announces one in its
+place.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any, ClassVar
 
 from filelock import FileLock, Timeout
 
+from nas.run.folder import LOOKING_S
 from search_spaces.files import write_json
 from service.auth import Token
 from service.settings import Settings, environment_of_process
@@ -31,7 +33,9 @@ from service.uploads import (
     ASIDE,
     COMING,
     DATA_IDLE_S,
+    DATA_LONGEST_S,
     FACTS_FILE,
+    LOCK_FILE,
     Upload,
     Uploaded,
     UploadError,
@@ -42,8 +46,9 @@ from service.uploads import (
 
 MODULE = "service.data_preparing"
 ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", ".txt", ".gz")
-REQUEST_FILE, LOCK_FILE, PROBLEM_FILE = "request.json", ".preparing", "problem.json"
+REQUEST_FILE, PROBLEM_FILE = "request.json", "problem.json"
 PREPARED = "prepared"
+LONGEST_NAME = 200  # bytes of a file's; file systems take 255
 AT_ONCE = 2  # that are prepared; others wait
 CHECKING = "data check"  # how the names of threads begin that prepare one
 WALL_S = 2 * 3600.0
@@ -105,6 +110,7 @@ class DataUploads(Uploads):
 
     what: ClassVar[str] = "data set"
     idle_s: ClassVar[float] = DATA_IDLE_S
+    longest_s: ClassVar[float] = DATA_LONGEST_S
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -140,8 +146,14 @@ class DataUploads(Uploads):
 
     def _check_files(self, files: Mapping[str, int]) -> None:
         ((name, size),) = files.items()
-        if PurePath(name).name != name or name.startswith(".") or len(name) > 200:
+        if PurePath(name).name != name or name.startswith("."):
             raise UploadError(422, "a file's name has no folders and begins with no dot", "file")
+        if len(os.fsencode(name)) > LONGEST_NAME:
+            raise UploadError(
+                422,
+                f"the file's name has more than {LONGEST_NAME} bytes: give it a shorter one",
+                "file",
+            )
         if not name.lower().endswith(ENDINGS):
             raise UploadError(
                 422, f"{name[:100]} is no file of data: give one of {', '.join(ENDINGS)}", "file"
@@ -203,12 +215,14 @@ class DataUploads(Uploads):
         if folder == coming:
             return "coming", ""
         try:
-            with FileLock(folder / LOCK_FILE, timeout=0):
+            with (folder / LOCK_FILE).open("a+b") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # so that others may look as well
                 if not (folder / next(iter(upload.files))).exists():
-                    self._discard(folder)  # the lock has made it anew
                     return None
                 problem = read_facts(folder / PROBLEM_FILE).get("problem")
-        except (Timeout, OSError):
+        except FileNotFoundError:
+            return None
+        except OSError:
             return "checking", self._notes.get(upload.id, "it is being checked")
         if problem is not None:
             return "failed", str(problem)
@@ -245,11 +259,13 @@ class DataUploads(Uploads):
             raise UploadError(409, f"it is {found.state} already")
         upload = next(one for one in self._unfinished(owner, (ASIDE,)) if one.id == identity)
         folder = self._aside(upload)
-        lock = FileLock(folder / LOCK_FILE, timeout=0, thread_local=False)
+        lock = FileLock(folder / LOCK_FILE, timeout=LOOKING_S, thread_local=False)
         try:
             lock.acquire()
         except Timeout:
             raise UploadError(409, "it is being checked already") from None
+        except FileNotFoundError:  # its check has ended while this one waited
+            raise _gone(identity) from None
         if request is not None:
             write_json(folder / REQUEST_FILE, dict(request))
             (folder / PROBLEM_FILE).unlink(missing_ok=True)
@@ -288,7 +304,7 @@ class DataUploads(Uploads):
             for name in names if place != str(folder) else ():
                 with suppress(FileNotFoundError):  # it has just got it
                     size += Path(place, name).stat().st_size
-        self._check_room(upload, size)
+        self._check_room(upload, size, there=size)
 
     def dismiss(self, owner: str, identity: str) -> None:
         """Give an upload up, or forget one that could not be used.

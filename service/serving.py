@@ -51,8 +51,12 @@ def serve(settings: Settings, workers: int, tell: Callable[[str, str | None], No
         settings: of the service.
         workers: how many to start; they end with this process.
         tell: called with the address and the first token once connections are accepted.
+
+    Raises:
+        UsageError: when an evaluator is not there, or the port cannot be had.
     """
-    listening = listen(settings.host, settings.port)  # before a token is made that nobody would see
+    settings.check_evaluators()  # like the port, before a token is made that nobody would see
+    listening = listen(settings.host, settings.port)
     log_to_stderr()
     store, secret = prepare(settings)
     config = server_config(settings, store)

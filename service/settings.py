@@ -114,11 +114,11 @@ class Settings(BaseModel):
     runner: str = "service.worker.job_process"
 
     @property
-    def registered(self) -> dict[str, str]:
-        """Name of an evaluator → what it stands for, with whole paths.
+    def registered(self) -> dict[str, EvaluatorName]:
+        """Name of an evaluator → what it stands for, as it was set; nothing is opened.
 
         Raises:
-            UsageError: for an entry of another form, or one that is not there.
+            UsageError: for an entry of another form.
         """
         found = {}
         for text in self.evaluators:
@@ -128,8 +128,17 @@ class Settings(BaseModel):
                     f"{PREFIX}EVALUATORS takes NAME=package.module:Name, with commas between "
                     f"several; given {text!r}"
                 )
-            found[name.strip()] = EvaluatorName.read(place.strip()).here()
+            found[name.strip()] = EvaluatorName.read(place.strip())
         return found
+
+    def check_evaluators(self) -> None:
+        """See that what evaluators stand for is there, where a service or a worker begins.
+
+        Raises:
+            UsageError: for an entry of another form, or one that is not there.
+        """
+        for named in self.registered.values():
+            named.here()
 
     @property
     def searching(self) -> ExecutorSettings:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -38,6 +39,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", re.ASCII)
 FACTS_FILE = "upload.json"  # of ours; the allow-list has no such name
 COMING, ASIDE = ".coming-", ".aside-"  # before the id of an upload
 PART = ".part-"
+LOCK_FILE = ".preparing"  # of data, held while they are checked
 
 LARGEST_SMALL = 64 * MIB  # of a file without weights: the largest tokenizers have half of that
 MOST_FILES = 200  # of an upload
@@ -45,7 +47,8 @@ MOST_OPEN = 4  # uploads of one owner that are not finished
 MOST_KEPT = 100  # checkpoints of one owner
 IDLE_S = 900.0  # after which nobody goes on with an upload
 DATA_IDLE_S = 24 * 3600.0  # of data, which come in parts and may go on the next day
-LONGEST_S = 6 * 3600.0  # for all of it
+LONGEST_S = 6 * 3600.0  # for all of a checkpoint
+DATA_LONGEST_S = math.inf  # as long as somebody goes on with them
 LEFT_FREE = GIB  # of the disk, for others
 LOCK_S = 10.0
 
@@ -118,6 +121,7 @@ class Uploads:
 
     what: ClassVar[str] = "checkpoint"
     idle_s: ClassVar[float] = IDLE_S
+    longest_s: ClassVar[float] = LONGEST_S
 
     def __init__(self, settings: Settings) -> None:
         self._root = settings.uploads
@@ -194,7 +198,7 @@ class Uploads:
         self._check_files(files)
         upload = Upload(secrets.token_hex(10), owner, name, dict(files), time.time())
         with self._alone(owner):
-            drop_unfinished(self._root, owner, self.idle_s)
+            drop_unfinished(self._root, owner, self.idle_s, self.longest_s)
             self._check_free(owner, name, instead)
             self._check_room(upload, upload.bytes, instead)
             folder = self._coming(upload)
@@ -251,8 +255,16 @@ class Uploads:
             "name",
         )
 
-    def _check_room(self, upload: Upload, size: int, instead: Collection[str] = ()) -> None:
+    def _check_room(
+        self, upload: Upload, size: int, instead: Collection[str] = (), there: int = 0
+    ) -> None:
         """See that there is room for `size` bytes of an upload, which replaces others.
+
+        Args:
+            upload: whose they are.
+            size: all of them.
+            instead: ids of the uploads that it replaces.
+            there: of the bytes, those that are on the disk already.
 
         Raises:
             UploadError: when its owner has no more, or the disk.
@@ -267,7 +279,7 @@ class Uploads:
                 f"{kept:,}, uploads that are not finished {coming:,}, and {self._owner_bytes:,} "
                 "are the most: delete one, or ask an administrator for a larger quota",
             )
-        if shutil.disk_usage(self._root).free < size + LEFT_FREE:
+        if shutil.disk_usage(self._root).free < size - there + LEFT_FREE:
             raise UploadError(507, f"the server's disk has no room for this {self.what}")
 
     def receive(self, owner: str, identity: str, name: str) -> Part:
@@ -292,7 +304,7 @@ class Uploads:
         """
         coming = self._unfinished(owner, (COMING,))
         found = next((one for one in coming if one.id == identity), None)
-        if found is None or time.time() - found.began > max(LONGEST_S, self.idle_s):
+        if found is None or time.time() - found.began > self.longest_s:
             raise _gone(identity)
         return found
 
@@ -462,20 +474,24 @@ class Part:
         return self._digest.hexdigest()
 
 
-def drop_unfinished(root: Path, owner: str | None = None, idle_s: float = IDLE_S) -> None:
-    """Delete uploads that nobody goes on with.
+def drop_unfinished(
+    root: Path, owner: str | None = None, idle_s: float = IDLE_S, longest_s: float = LONGEST_S
+) -> None:
+    """Delete uploads that nobody goes on with, unless they are just being checked.
 
     Args:
         root: of all uploads.
         owner: whose; None for all.
         idle_s: seconds after which nobody goes on with one.
+        longest_s: seconds after which one ends that somebody goes on with.
     """
     now = time.time()
     for folder in _unfinished_folders(root, owner):
         began = read_facts(folder / FACTS_FILE).get("began")
-        late = isinstance(began, int | float) and now - began > max(LONGEST_S, idle_s)
+        late = isinstance(began, int | float) and now - began > longest_s
         if late or now - _last_change(folder) > idle_s:
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError), FileLock(folder / LOCK_FILE, timeout=0):  # Timeout is one
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unfinished_folders(

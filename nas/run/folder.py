@@ -38,7 +38,7 @@ from search_spaces.files import append_lines, read_lines, write_atomically
 from search_spaces.json_text import UNREADABLE, finite_number, parse_json
 from search_spaces.wording import RESUME, mark
 
-# So long whoever takes a run waits for one who may only be looking whether it is held.
+# So long whoever takes a run, or an upload, waits for one who may only be looking at it.
 LOOKING_S = 0.5
 
 

@@ -147,10 +147,17 @@ class Catalog:
 
         Raises:
             UnknownNameError: when nothing is.
+            DataError: when its file or program has gone.
         """
         if name not in self._evaluators:
             raise _unknown("evaluator", name, self._evaluators)
-        return self._evaluators[name]
+        try:
+            return self._evaluators[name].here()
+        except UsageError as error:  # which names a path of the server
+            raise DataError(
+                f"the evaluator {name} cannot be used: its file or program is gone from the "
+                "server; tell the administrator"
+            ) from error
 
     def readable_spaces(self) -> list[SearchSpace]:
         """All spaces that can be read, by name."""

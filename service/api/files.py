@@ -29,6 +29,7 @@ from service.api.schemas import ArtifactOut
 
 CHUNK = 64 * 1024
 LONGEST_PATH = 300
+LONGEST_NAME = 255  # bytes; longer ones make file systems fail
 CHECKSUMS_FILE = "checksums.json"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
@@ -198,7 +199,7 @@ def find_artifact(folder: Path, name: str) -> Path | None:
         return None  # no answer could tell a name that is no text
     if any(part in ("", ".", "..") or part.startswith(".") for part in parts):
         return None
-    if parts[0] == WORKERS_FOLDER:
+    if parts[0] == WORKERS_FOLDER or any(len(part.encode()) > LONGEST_NAME for part in parts):
         return None
     path = folder
     for part in parts:

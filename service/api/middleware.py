@@ -131,7 +131,7 @@ def _hosts(settings: Settings) -> Collection[str] | None:
     machine itself are always allowed: health checks use them.
     """
     if settings.allowed_hosts or is_loopback(settings.host):
-        return {*LOOPBACK, *settings.allowed_hosts, settings.host}
+        return {*LOOPBACK, *map(_name, (*settings.allowed_hosts, settings.host))}
     return None
 
 
@@ -149,10 +149,13 @@ def _client(scope: Scope) -> str:
 
 
 def _name(host: str) -> str:
-    """The host of a Host header, without its port."""
+    """The host of a Host header or of a setting, without its port, in small letters."""
+    host = host.lower()
     if host.startswith("["):
         return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    if host.count(":") > 1:  # an address as settings may have it
+        return host
+    return host.partition(":")[0]
 
 
 def _log(scope: Scope, identity: str, status: int | None, seconds: float) -> None:

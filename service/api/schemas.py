@@ -474,7 +474,7 @@ class UploadedFileOut(BaseModel):
 
 
 class ProfileOut(BaseModel):
-    """A device profile: timings of networks on one device."""
+    """Timings of networks on one device, kept between runs; no file of `nas profile`."""
 
     id: str
     device: dict[str, Any]

@@ -13,9 +13,10 @@ How long a search will take is told there, for which a few seconds are spent on 
 Networks that were trained answer there (`service.api.trials`), since torch and their data are no
 part of the service either, within `TRY_CPU_S` and `TRY_MEMORY_MB` beside their data and weights.
 
-Such a process reads the service's settings from stdin, then one request a line, and writes an
-answer a line. No request may take more processor time and memory than `CPU_S` and `MEMORY_MB`: the
-system ends the process that does. It ends when its stdin closes as well.
+Such a process reads the service's settings from stdin, then one request a line. Once it has loaded
+what that takes it says so, is told to go on, and writes an answer a line. No request may take more
+processor time and memory than `CPU_S` and `MEMORY_MB`: the system ends the process that does. It
+ends when its stdin closes as well.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,9 @@ AMOUNTS: Any = {
 MOST_CALIBRATIONS = 64  # that are kept, of a space with its data each
 MOST_IDLE = 2  # processes that wait for something to do, with torch in their memory
 TOO_MUCH = 75  # exit code
-READY = b"ready\n"
+READY, GO = b"ready\n", b"go\n"
+BUSY = "the machine is busy, and the answer took too long: try again in a moment"
+AGAIN_S = "10"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
 
 
@@ -113,13 +116,14 @@ class SpaceReader:
             viewer: who asks, who sees his own checkpoints.
 
         Raises:
-            ProblemError: naming the field at fault.
+            ProblemError: naming the field at fault, or 503 on a busy machine.
         """
         if given.start is not None:
             if given.space_toml is not None:  # within bounds, unlike what follows
                 self.check(SpaceSource(space_toml=given.space_toml, restrict=given.restrict))
             asked = given.model_dump(mode="json")
-            return Search(**self._ask("search", asked, START_WALL_S, viewer))
+            with _lost_means():
+                return Search(**self._ask("search", asked, START_WALL_S, viewer))
         if given.space_toml is None:
             return read_search(given, self._catalog.seen_by(viewer))
         return Search(**self._bounded("search", given, given.space_toml, viewer))
@@ -134,8 +138,13 @@ class SpaceReader:
         return SpaceOut(**self._bounded("space", given, given.space_toml))
 
     def checkpoints(self) -> list[CheckpointOut]:
-        """The checkpoints that the server's owner put there."""
-        answered = self._ask("checkpoints", {}, START_WALL_S)
+        """The checkpoints that the server's owner put there.
+
+        Raises:
+            ProblemError: 503 on a busy machine.
+        """
+        with _lost_means():
+            answered = self._ask("checkpoints", {}, START_WALL_S)
         return [CheckpointOut(**one) for one in answered["checkpoints"]]
 
     def check_upload(self, folder: Path, size: int) -> tuple[str, str]:
@@ -146,7 +155,7 @@ class SpaceReader:
             size: bytes of them.
 
         Raises:
-            ProblemError: 422 with what is wrong with it.
+            ProblemError: 422 with what is wrong with it, 503 on a busy machine.
         """
         told = (
             f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
@@ -160,7 +169,8 @@ class SpaceReader:
         """What a network of a run that was trained from scratch answers.
 
         Raises:
-            ProblemError: 422 with what is wrong with the input, the run or its data.
+            ProblemError: 422 with what is wrong with the input, the run or its data, 503 on a busy
+                machine.
         """
         data = folder.spec.data
         places = [folder.path / weights_file(network), *([] if data is None else [Path(data)])]
@@ -171,8 +181,8 @@ class SpaceReader:
             "size": sum(map(_bytes_of, places)),
         }
         told = (
-            f"the network gave no answer within {TRY_CPU_S} s of computing, {TRY_WALL_S:.0f} s in "
-            f"all and {TRY_MEMORY_MB} MB beside its data; try again, or use nas predict"
+            f"the network gave no answer within {TRY_CPU_S} s of computing and {TRY_MEMORY_MB} MB "
+            "beside its data; use nas predict, which has no such limits"
         )
         with _lost_means(told):
             return PredictionOut(**self._ask("predict", asked, TRY_WALL_S))
@@ -181,7 +191,7 @@ class SpaceReader:
         """How long a search would take here; calibrates what is not known of its space yet.
 
         Raises:
-            ProblemError: 422 when calibrating takes too much.
+            ProblemError: 422 when calibrating takes too much, 503 on a busy machine.
         """
         spec = build_spec(**json.loads(search.spec))
         steps = spec.budget.model_dump_json(exclude=AMOUNTS)
@@ -190,8 +200,8 @@ class SpaceReader:
         size = 0 if spec.data is None else _bytes_of(Path(spec.data))
         asked = {"spec": search.spec, "known": self._calibrations.get(key, {}), "size": size}
         told = (
-            f"calibrating took more than {TRY_CPU_S} s of computing, {TRY_WALL_S:.0f} s in all or "
-            f"{TRY_MEMORY_MB} MB beside the data; nas search tells the duration without such limits"
+            f"calibrating took more than {TRY_CPU_S} s of computing or {TRY_MEMORY_MB} MB beside "
+            "the data; nas search tells the duration without such limits"
         )
         with _lost_means(told):
             found = self._ask("duration", asked, TRY_WALL_S)
@@ -264,11 +274,15 @@ class SpaceReader:
 
 
 @contextmanager
-def _lost_means(detail: str, field: str | None = None) -> Iterator[None]:
-    """Tell of a process that took too much.
+def _lost_means(detail: str | None = None, field: str | None = None) -> Iterator[None]:
+    """Tell of a process that was lost.
+
+    Args:
+        detail: what took too much, where the system has ended it; None where it has no limits.
+        field: of the request that is at fault then.
 
     Raises:
-        ProblemError: 422 in its place.
+        ProblemError: 422 in its place; 503 when nobody who asks is at fault.
         LostError: when it is our own mistake.
     """
     try:
@@ -276,6 +290,8 @@ def _lost_means(detail: str, field: str | None = None) -> Iterator[None]:
     except LostError as error:
         if error.code is not None and 0 < error.code != TOO_MUCH:
             raise
+        if error.code is None or detail is None:
+            raise ProblemError(503, BUSY, headers={"Retry-After": AGAIN_S}) from error
         raise ProblemError(422, detail, field) from error
 
 
@@ -298,7 +314,11 @@ class _Process:
             start_new_session=True,
         )
         answered = settings.model_copy(update={"database_url": None})
-        self._exchange(answered.model_dump_json().encode() + b"\n", START_S)
+        try:
+            self._exchange(answered.model_dump_json().encode() + b"\n", START_S)
+        except LostError:
+            self.end()
+            raise
 
     @property
     def lives(self) -> bool:
@@ -306,12 +326,13 @@ class _Process:
         return self._process.poll() is None
 
     def ask(self, request: bytes, wait_s: float) -> dict[str, Any]:
-        """Its answer to a request.
+        """Its answer to a request, for which it may load libraries first.
 
         Raises:
             LostError: when there is none.
         """
-        answer: dict[str, Any] = json.loads(self._exchange(request, wait_s))
+        self._exchange(request, START_S)
+        answer: dict[str, Any] = json.loads(self._exchange(GO, wait_s))
         return answer
 
     def end(self) -> None:
@@ -416,49 +437,54 @@ def _read_upload(folder: Path) -> dict[str, str]:
     return {"family": found.family, "task": found.task}
 
 
+def _loaded(request: dict[str, Any]) -> tuple[int, int] | None:
+    """Load what an answer takes, which is not the request's fault; its bounds, None without any."""
+    kind, given = request["kind"], request["given"]
+    if kind == "checkpoints" or given.get("start") is not None:
+        return None  # what the server's owner put there, which may take its time
+    if kind == "upload":
+        importlib.import_module("supernet.pretrained.checkpoint")
+        importlib.import_module("safetensors.torch")
+        weights_mb = given["size"] // MIB  # which are mapped, not read
+        return CHECK_CPU_S, CHECK_MEMORY_MB + weights_mb
+    if kind == "predict":
+        importlib.import_module("service.api.trials").load_libraries()
+        return TRY_CPU_S, TRY_MEMORY_MB + given["size"] // MIB
+    if kind == "duration":
+        importlib.import_module("nas.stages.telling")
+        return TRY_CPU_S, TRY_MEMORY_MB + given["size"] // MIB
+    if needs_limits(given):
+        importlib.import_module("nas.stages.feasibility")
+    return CPU_S, MEMORY_MB
+
+
+def _say(line: bytes) -> None:
+    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.flush()
+
+
 def main() -> None:
     """Answer until stdin closes."""
     os.nice(5)  # who only looks at something goes first
     catalog = Catalog(Settings.model_validate_json(sys.stdin.buffer.readline()))
-    output = sys.stdout.buffer
-    output.write(READY)
-    output.flush()
+    _say(READY)
     began = mapped_bytes()
     for line in sys.stdin.buffer:
         request = json.loads(line)
-        own = request["kind"] == "checkpoints" or request["given"].get("start") is not None
+        bounds = _loaded(request)
+        _say(READY)
+        if sys.stdin.buffer.readline() != GO:
+            return
         seen = _seen(catalog, request["viewer"])
-        if own:  # what the server's owner put there, which may take its time
-            answered = answer(request["kind"], request["given"], seen) | {"spent": False}
-            began = max(began, mapped_bytes())
-            output.write(json.dumps(answered).encode() + b"\n")
-            output.flush()
-            continue
-        bounds = CPU_S, MEMORY_MB
-        # What libraries take is not the request's.
-        if request["kind"] == "upload":
-            importlib.import_module("supernet.pretrained.checkpoint")
-            importlib.import_module("safetensors.torch")
-            weights_mb = request["given"]["size"] // MIB  # which are mapped, not read
-            bounds = CHECK_CPU_S, CHECK_MEMORY_MB + weights_mb
-        elif request["kind"] == "predict":
-            importlib.import_module("service.api.trials").load_libraries()
-            bounds = TRY_CPU_S, TRY_MEMORY_MB + request["given"]["size"] // MIB
-        elif request["kind"] == "duration":
-            importlib.import_module("nas.stages.telling")
-            bounds = TRY_CPU_S, TRY_MEMORY_MB + request["given"]["size"] // MIB
-        elif needs_limits(request["given"]):
-            importlib.import_module("nas.stages.feasibility")
         try:
-            with limited(*bounds):
+            with nullcontext() if bounds is None else limited(*bounds):
                 answered = answer(request["kind"], request["given"], seen)
         except MemoryError:
             os._exit(TOO_MUCH)
-        if request["kind"] in ("upload", "predict", "duration"):
+        if bounds is None or request["kind"] in ("upload", "predict", "duration"):
             began = max(began, mapped_bytes())  # libraries, and tables that they keep
         answered["spent"] = mapped_bytes() > began + KEPT_BYTES
-        output.write(json.dumps(answered).encode() + b"\n")
-        output.flush()
+        _say(json.dumps(answered).encode() + b"\n")
 
 
 if __name__ == "__main__":

@@ -79,7 +79,8 @@ class ThreadPools:
         changes: for whatever writes; submissions mostly wait for each other's transactions.
         spaces: for checking spaces that requests bring along, which other processes do.
         trials: for asking trained networks, which other processes do.
-        uploads: for writing and reading files of checkpoints that come.
+        uploads: for writing files that come.
+        finishing: for reading checkpoints that have come, which other processes do, for minutes.
         tokens: for looking tokens up, so that guessing takes no thread from anybody who was let in.
     """
 
@@ -87,6 +88,7 @@ class ThreadPools:
     spaces: ThreadPool = field(default_factory=lambda: ThreadPool(2, 16, 10.0))
     trials: ThreadPool = field(default_factory=lambda: ThreadPool(2, 8, 10.0))
     uploads: ThreadPool = field(default_factory=lambda: ThreadPool(4, 64, 30.0))
+    finishing: ThreadPool = field(default_factory=lambda: ThreadPool(2, 8, 100.0))
     tokens: ThreadPool = field(default_factory=lambda: ThreadPool(2, 2000, 10.0))
 
 

@@ -30,7 +30,7 @@ from service.jobs.database import DatabaseFullError
 from service.jobs.states import NOTHING, RESULTS, Job, Kind
 from service.jobs.store import Store
 from service.settings import Settings
-from service.uploads import DATA_IDLE_S, drop_unfinished
+from service.uploads import DATA_IDLE_S, DATA_LONGEST_S, drop_unfinished
 
 ORPHAN_S = 3600.0  # a folder that belongs to no run may be one that somebody is about to look at
 
@@ -155,7 +155,7 @@ def _sweep(store: Store, settings: Settings) -> None:
         for path in settings.trash.iterdir():
             shutil.rmtree(path, ignore_errors=True)
     drop_unfinished(settings.uploads)
-    drop_unfinished(settings.uploaded_data, idle_s=DATA_IDLE_S)
+    drop_unfinished(settings.uploaded_data, idle_s=DATA_IDLE_S, longest_s=DATA_LONGEST_S)
     if not settings.runs.is_dir():
         return
     found = {path.name: path for path in settings.runs.iterdir() if path.is_dir()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
@@ -14,8 +15,8 @@ from service.jobs.database import TIMEOUT_S, Database
 from service.jobs.job_store import JobStore
 from service.jobs.leases import LeaseStore
 from service.jobs.outbox import Outbox
-from service.jobs.rows import event_of
-from service.jobs.states import ALL, NOTHING, RESULTS, JobEvent, Kind, State
+from service.jobs.rows import event_of, summary_text
+from service.jobs.states import ALL, NOTHING, RESULTS, JobEvent, Kind, State, Summary
 from service.jobs.tables import events, jobs, runs, tokens, workers
 
 _TOKEN_COLUMNS = [
@@ -278,17 +279,22 @@ class RetentionStore:
         with self._database.writing() as connection:
             held = select(runs.c.id).where(runs.c.id == run).with_for_update(key_share=True)
             connection.execute(held)
-            mine = select(jobs.c.kind, jobs.c.state).where(jobs.c.run == run)
-            rows = connection.execute(mine.order_by(jobs.c.id).with_for_update()).all()
-            fits = all(State(state).ended for _, state in rows) and any(
-                kind == Kind.search and State(state) in states for kind, state in rows
+            mine = select(jobs.c.id, jobs.c.kind, jobs.c.state, jobs.c.summary)
+            mine = mine.where(jobs.c.run == run).order_by(jobs.c.id)
+            rows = connection.execute(mine.with_for_update()).all()
+            fits = all(State(row.state).ended for row in rows) and any(
+                row.kind == Kind.search and State(row.state) in states for row in rows
             )
             if fits:
                 connection.execute(
                     update(runs).where(runs.c.id == run, runs.c.kept.in_(before)).values(kept=level)
                 )
-                if level == NOTHING:
-                    connection.execute(
-                        update(jobs).where(jobs.c.run == run).values(events_offset=0)
-                    )
+                for row in rows if level == NOTHING else ():  # which are told anew
+                    values = {"events_offset": 0, "summary": _begun_anew(row.summary)}
+                    connection.execute(update(jobs).where(jobs.c.id == row.id).values(**values))
             return fits
+
+
+def _begun_anew(summary: str) -> str:
+    """The progress of a job without files, of which only the time is left that they have cost."""
+    return summary_text(Summary(worked_s=Summary(**json.loads(summary)).worked_s))

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pandas
 import pytest
 
 from nas.run.layout import weights_file
 from search_spaces.errors import NasError, UsageError
-from service.client import Client
+from service import client as module
+from service.client import AGAIN_S, CHECKED_S, Client
 from service.jobs.states import Job, Kind, State
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker
@@ -154,3 +159,162 @@ def test_what_is_no_id_leads_nowhere(client: Client) -> None:
     for job in ("../jobs", "", "0" * 19):
         with pytest.raises(UsageError, match="no job's id"):
             client.cancel(job)
+
+
+# -- what stands in the place of a service, or between ---------------------------------------------
+
+JOB = "0" * 20
+Handler = Callable[[httpx.Request], httpx.Response]
+ASKS: dict[str, Callable[[Client, Path], object]] = {
+    "a job": lambda client, folder: client.job(JOB),
+    "events": lambda client, folder: client.watch(JOB),
+    "a table": lambda client, folder: client.front(JOB),
+    "a file": lambda client, folder: client.download(JOB, "report.html", folder),
+    "a new job": lambda client, folder: client.submit(space="digits"),
+}
+
+
+def through(client: Client, transport: httpx.BaseTransport) -> Client:
+    """The same client by another way to its service."""
+    before = client._http
+    client._http = httpx.Client(
+        base_url=before.base_url, headers=before.headers, transport=transport
+    )
+    before.close()
+    return client
+
+
+def talking(answer: Handler) -> Client:
+    """A client to whom that answers."""
+    return through(Client("http://nas.example", "token"), httpx.MockTransport(answer))
+
+
+def once(answer: Handler) -> Handler:
+    """The same for one request, which has to be enough."""
+    asked: list[str] = []
+
+    def answering(request: httpx.Request) -> httpx.Response:
+        assert not asked, f"{asked} and then {request.url}"
+        asked.append(str(request.url))
+        return answer(request)
+
+    return answering
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_where_a_service_is_instead_is_told(
+    ask: Callable[[Client, Path], object], tmp_path: Path
+) -> None:
+    def moved(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(301, headers={"Location": str(request.url.copy_with(scheme="https"))})
+
+    words = r"redirects to https://nas\.example: give"
+    with talking(once(moved)) as client, pytest.raises(UsageError, match=words):
+        ask(client, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_what_is_no_service_is_told(ask: Callable[[Client, Path], object], tmp_path: Path) -> None:
+    def page(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, html="<p>Welcome</p>")
+
+    words = r"something else than a nas service answers at http://nas\.example;"
+    with talking(once(page)) as client, pytest.raises(NasError, match=words):
+        ask(client, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_that_ends_early_is_asked_for_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(module, "time", SimpleNamespace(sleep=waits.append))
+    parts = [": follow\n\n", 'id: 7\ndata: {"event": "a"}\n\n', 'data: {"state": "failed"}\n\n']
+    left, begun = iter(parts), []
+
+    def stream(request: httpx.Request) -> httpx.Response:
+        begun.append(request.headers["last-event-id"])
+        return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, text=next(left))
+
+    with talking(stream) as client:
+        assert list(client.follow(JOB)) == [{"event": "a"}, {"state": "failed"}]
+    assert (begun, waits) == (["0", "0", "7"], [AGAIN_S, AGAIN_S])
+
+
+class Losing(httpx.HTTPTransport):
+    """Loses answers after the service has had the request.
+
+    Attributes:
+        losses: how many of the next answers to a POST.
+        keys: those that came with each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses = 0
+        self.keys: list[str] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if request.method == "POST":
+            self.keys.append(request.headers["idempotency-key"])
+            if self.losses:
+                self.losses -= 1
+                answer.close()
+                raise httpx.ReadError("connection reset", request=request)
+        return answer
+
+
+def test_an_answer_that_is_lost_makes_no_second_job(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SEND_AGAIN_S", (0.0, 0.0))
+    way = Losing()
+    with through(Client(server.url, server.token("lena")), way) as client:
+        way.losses = 2
+        search = client.watch(client.submit(space="digits", preset="smoke"))
+        way.losses = 2
+        again = client.retrain(search)
+        assert len(way.keys) == 6 and len(set(way.keys)) == 2
+        assert [job.id for job in client.jobs().jobs] == [again.id, search.id]
+        way.keys.clear()
+        with pytest.raises(UsageError, match="did you mean 'digits'"):
+            client.submit(space="digitz")
+        assert len(way.keys) == 1  # what is refused is not sent again
+        way.losses = 9
+        with pytest.raises(NasError, match="does not answer"):
+            client.submit(space="digits", preset="smoke")
+        assert way.losses == 6
+
+
+def test_who_has_no_time_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SEND_AGAIN_S", (0.0, 0.0))
+    keys: list[str] = []
+
+    def busy(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["idempotency-key"])
+        return httpx.Response(503, json={"detail": "the machine is busy"})
+
+    with talking(busy) as client, pytest.raises(NasError, match="the machine is busy"):
+        client.submit(space="digits")
+    assert len(keys) == 3 and len(set(keys)) == 1
+
+
+def test_a_large_file_has_the_time_that_its_sum_takes(tmp_path: Path) -> None:
+    waits: dict[str, float] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        digest = hashlib.sha256(b"x")
+        waits[request.method] = request.extensions["timeout"]["read"]
+        if request.method == "GET":
+            told = f"sha-256=:{base64.b64encode(digest.digest()).decode()}:"
+            return httpx.Response(200, content=b"x", headers={"Repr-Digest": told})
+        if request.method == "PUT":
+            return httpx.Response(200, json={"sha256": digest.hexdigest()})
+        return httpx.Response(201, json={"id": "1", "name": "mine"})
+
+    with talking(answer) as client:
+        file = client.download(JOB, "weights.pt", tmp_path)
+        assert client.upload("mine", {"config.json": file})["name"] == "mine"
+    assert (waits["GET"], waits["PUT"]) == (CHECKED_S, CHECKED_S)

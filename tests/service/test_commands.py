@@ -16,6 +16,8 @@ from nas.console import plugins
 from nas.console.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
+from service import logs
+from service.settings import Settings
 from service.worker.runner import Outcome
 from tests.support.cli_fakes import own_entry_points
 from tests.support.service_cases import Server
@@ -183,6 +185,21 @@ def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
     done = nas("serve", "--home", str(tmp_path), "--port", port, "--workers", "0")
     assert done.exit_code == 2
     assert f"port {port}" in done.stderr.splitlines()[-1]
+
+
+def test_a_worker_that_lacks_an_evaluator_does_not_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Settings] = []
+    monkeypatch.setattr("service.worker.worker.run_worker", begun.append)
+    monkeypatch.setattr(logs, "log_to_stderr", lambda: None)
+    table = tmp_path / "rig.csv"
+    monkeypatch.setenv("NAS_EVALUATORS", f"rig=table:{table}:loss")
+    done = nas("worker")
+    assert (done.exit_code, begun) == (2, [])
+    assert "there is no such file" in done.stderr
+    table.touch()
+    assert nas("worker").exit_code == 0 and len(begun) == 1
 
 
 def test_a_check_names_the_workers_of_this_machine(server: Server) -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import shutil
 import threading
+import time
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from filelock import FileLock
 
 from service import data_uploads
 from service.auth import Role
 from service.data_preparing import prepare_file
 from service.data_uploads import DataUploads
+from service.jobs.retention import _sweep
 from service.settings import GIB, Settings
-from service.uploads import Upload, UploadError
+from service.uploads import DATA_IDLE_S, FACTS_FILE, LEFT_FREE, LOCK_FILE, Upload, UploadError
 from supernet.data.manifest import read_manifest
 from tests.support import service_api_cases
 from tests.support.dashboard_cases import browser, said
@@ -235,6 +244,7 @@ def test_a_process_that_takes_too_much_is_lost_and_told_of(
         ({"file": ".x.csv"}, 422),
         ({"file": "x.pt"}, 422),
         ({"file": "x.csv\0"}, 422),
+        ({"file": "漢" * 90 + ".csv"}, 422),  # 274 bytes
         ({"name": "a/b"}, 422),
         ({"name": "digits"}, 409),
         ({"task": "embedding"}, 422),
@@ -247,6 +257,15 @@ def test_other_announcements_are_refused(
     alice: httpx.Client, values: dict[str, Any], status: int
 ) -> None:
     problem(alice.post("/data", json={**MAILS, "bytes": 10, **values}), status)
+
+
+def test_a_name_of_as_many_bytes_as_there_may_be_is_taken(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    for letters, fits in ((65, True), (66, False)):
+        name = "漢" * letters + ".csv"
+        with nullcontext() if fits else pytest.raises(UploadError, match="more than 200 bytes"):
+            uploads.announce("alice", "x", name, 2, {"task": "classification"})
+    assert [one.received for one in uploads.on_their_way("alice")] == [0]
 
 
 def test_more_than_announced_others_and_readers_are_refused(
@@ -332,6 +351,87 @@ def test_what_is_made_of_a_file_counts_while_it_is_made(
     checked()
     assert uploads.on_their_way("alice")[0].note == data_uploads.TOO_MUCH
     assert not [one for one in uploads._aside(made).iterdir() if one.is_dir()]
+
+
+def test_what_is_made_of_a_file_needs_its_room_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    made = aside(uploads, "x")
+    (uploads._aside(made) / "prepared").mkdir()
+    (uploads._aside(made) / "prepared" / "tokens.npy").write_bytes(bytes(900))
+    disk = SimpleNamespace(free=LEFT_FREE)  # beside what is there
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    uploads._look(made, "writing")
+    disk.free -= 1
+    with pytest.raises(UploadError, match="no room"):
+        uploads._look(made, "writing")
+
+
+# -- who goes on with an upload, and who looks at it ----------------------------------------------
+
+
+def aged(folder: Path) -> None:
+    """Let nobody have gone on with an upload for more than a day."""
+    for path in (*folder.iterdir(), folder):
+        moment = path.stat().st_mtime - DATA_IDLE_S - 1
+        os.utime(path, (moment, moment))
+
+
+def sweep(uploads: DataUploads) -> list[str]:
+    """The names of the uploads that are left when a worker has tidied up."""
+    without_runs: Any = None
+    _sweep(without_runs, Settings(home=uploads._root.parent))
+    return [one.name for one in uploads.on_their_way("alice")]
+
+
+def test_data_that_somebody_goes_on_with_are_kept(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    task = {"task": "classification"}
+    going, idle = (uploads.announce("alice", name, "x.csv", 2, task) for name in ("a", "b"))
+    for made in (going, idle):
+        facts = uploads._coming(made) / FACTS_FILE
+        facts.write_text(json.dumps({**asdict(made), "began": made.began - 3 * DATA_IDLE_S}))
+    aged(uploads._coming(idle))
+    assert sweep(uploads) == ["a"]
+    uploads.part("alice", going.id, 0).close()
+    uploads.announce("alice", "c", "x.csv", 2, task)  # which tidies up as well
+    assert {one.name for one in uploads.on_their_way("alice")} == {"a", "c"}
+
+
+def test_data_that_are_checked_are_kept(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    folder = uploads._aside(aside(uploads, "x"))
+    with FileLock(folder / LOCK_FILE):
+        aged(folder)
+        assert sweep(uploads) == ["x"]
+    assert sweep(uploads) == [] and not folder.exists()
+
+
+def test_who_looks_at_an_upload_does_not_take_others_who_look_for_its_check(
+    tmp_path: Path,
+) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    lock = uploads._aside(aside(uploads, "x")) / LOCK_FILE
+    with lock.open("a+b") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        assert [one.state for one in uploads.on_their_way("alice")] == ["lost"]
+    with FileLock(lock):
+        assert [one.state for one in uploads.on_their_way("alice")] == ["checking"]
+
+
+def test_who_begins_a_check_waits_for_those_who_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    made = aside(uploads, "x")
+    with (uploads._aside(made) / LOCK_FILE).open("a+b") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)
+        with monkeypatch.context() as waiting:
+            waiting.setattr(time, "sleep", lambda _: other.close())
+            uploads.start("alice", made.id)
+    checked()
+    assert [one.state for one in uploads.on_their_way("alice")] == ["failed"]
 
 
 def test_a_failed_upload_stays_until_another_one_has_its_place(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from nas.run.folder import RunFolder
 from search_spaces.errors import NasError, UsageError
 from service.jobs.states import Job
+from service.serving import serve
 from service.settings import Settings, read_settings
 from service.worker import job_process
 from service.worker.runner import Child, Outcome
@@ -91,6 +92,27 @@ def test_without_a_setting_there_is_none(tmp_path: Path) -> None:
         assert "no evaluator named 'rig'" in problem(answer, 422, "/evaluator")
 
 
+def test_one_whose_file_has_gone_fails_those_alone_who_name_it(tmp_path: Path) -> None:
+    table = tmp_path / "rig.csv"
+    both = (f"rig=table:{table}:loss", f"good={RIG}")
+    with Server(tmp_path / "home", evaluators=both) as bare:
+        alice = bare.client("alice")
+        bare.finished(alice)
+        told = problem(alice.post("/jobs", json=ASKED), 422, "/evaluator")
+        assert told.startswith("the evaluator rig cannot be used") and str(table) not in told
+        assert alice.post("/jobs", json={**ASKED, "evaluator": "good"}).status_code == 201
+
+
+def test_a_service_that_lacks_one_does_not_begin(tmp_path: Path) -> None:
+    def tell(*_: object) -> None:
+        raise AssertionError("it has begun")
+
+    settings = Settings(home=tmp_path / "home", port=0, evaluators=("rig=table:absent.csv:loss",))
+    with pytest.raises(UsageError, match="there is no such file"):
+        serve(settings, 0, tell)
+    assert not settings.home.exists()  # nor a token in it that nobody was told
+
+
 def test_a_space_of_genes_needs_an_evaluator(server: Server) -> None:
     asked = {name: value for name, value in ASKED.items() if name != "evaluator"}
     answer = server.client("alice").post(
@@ -102,7 +124,7 @@ def test_a_space_of_genes_needs_an_evaluator(server: Server) -> None:
 @pytest.mark.parametrize("text", ["rig", "=a:B", "rig=", "rig=table:absent.csv:loss"])
 def test_wrong_settings_are_told(tmp_path: Path, text: str) -> None:
     with pytest.raises(UsageError):
-        _ = Settings(home=tmp_path, evaluators=(text,)).registered
+        Settings(home=tmp_path, evaluators=(text,)).check_evaluators()
 
 
 def test_signs_of_life_come_more_often_than_they_are_missed() -> None:
@@ -113,4 +135,5 @@ def test_signs_of_life_come_more_often_than_they_are_missed() -> None:
 
 def test_settings_come_from_the_environment(tmp_path: Path) -> None:
     found = read_settings({"NAS_HOME": str(tmp_path), "NAS_EVALUATORS": f"a={RIG}, b=x:Y"})
-    assert found.registered == {"a": RIG, "b": "x:Y"}
+    found.check_evaluators()
+    assert {name: one.place for name, one in found.registered.items()} == {"a": RIG, "b": "x:Y"}

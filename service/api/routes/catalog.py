@@ -1,4 +1,4 @@
-"""What the server has: search spaces, data sets, device profiles."""
+"""What the server has: search spaces, data sets, timings of devices."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def _profile_out(profile: TimingJournal) -> ProfileOut:
 
 @router.get("/profiles", tags=["profiles"], response_model=list[ProfileOut])
 def profiles(token: AnyRole, context: InContext) -> list[ProfileOut]:
-    """The device profiles of the server."""
+    """The timings that the server keeps between runs: one record for a device and a workload.
+
+    They are not the device profiles that a request may name, which are files of `nas profile`.
+    """
     found = []
     for file in sorted(_profiles_folder(context.settings).glob("*.jsonl")):
         try:
@@ -112,7 +115,7 @@ def profiles(token: AnyRole, context: InContext) -> list[ProfileOut]:
     tags=["profiles"],
     status_code=201,
     response_model=ProfileOut,
-    responses={200: {"model": ProfileOut, "description": "Timings were added to a known profile."}},
+    responses={200: {"model": ProfileOut, "description": "Timings were added to a known record."}},
 )
 def add(
     token: Admin,
@@ -120,7 +123,7 @@ def add(
     response: Response,
     text: Annotated[str, Body(media_type="text/plain", description="The file, line by line.")],
 ) -> ProfileOut:
-    """Add the timings of a profile; a network that is timed here already keeps its value."""
+    """Add timings of another cache; a network that is timed here already keeps its own."""
     folder = _profiles_folder(context.settings)
     folder.mkdir(parents=True, exist_ok=True)
     given = _read_profile(text)

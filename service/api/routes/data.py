@@ -136,7 +136,7 @@ def listed(token: AnyRole, context: InContext) -> UploadedDataPage:
 
 @router.post("", status_code=201, response_model=DataUploadOut)
 def begin(given: DataRequest, token: Submitter, context: InContext) -> DataUploadOut:
-    """Announce a file of data. What is not finished within a day is deleted."""
+    """Announce a file of data. What nobody goes on with for a day is deleted."""
     if given.name in {one.name for one in context.catalog.datasets()}:
         raise ProblemError(
             409, f"the server has a data set named {given.name}: choose another name", "/name"

@@ -151,7 +151,7 @@ async def finish(upload: UploadPath, token: Submitter, context: InContext) -> Ch
     """
     async with place_to_send(context, token):
         done = partial(context.uploads.finish, token.name, upload, context.spaces.check_upload)
-        return CheckpointOut.uploaded(await context.thread_pools.uploads.run(done))
+        return CheckpointOut.uploaded(await context.thread_pools.finishing.run(done))
 
 
 @router.delete("/uploads/{upload}", status_code=204)

@@ -12,6 +12,7 @@ import pytest
 
 from search_spaces.errors import UsageError
 from service.api.bounds import network_of
+from service.api.middleware import _hosts, _name
 from service.api.problems import LONGEST_TEXT, clipped
 from service.auth import PREFIX, Role, is_secret, new_token
 from service.settings import Settings, read_settings
@@ -124,6 +125,22 @@ def test_this_machine_is_known_by_its_own_names(tmp_path: Path, host: str) -> No
         assert httpx.get(server.url + "/readyz", headers=headers).status_code == 200
         answer = httpx.get(server.url + "/readyz", headers={"Host": "evil.example"})
         assert "not known" in problem(answer, 421)
+
+
+@pytest.mark.parametrize(
+    ("setting", "host"),
+    [
+        ("NAS.Example", "nas.example"),
+        ("nas.example", "NAS.example:443"),
+        ("nas.example:8443", "nas.example"),
+        ("2001:DB8::1", "[2001:db8::1]:443"),
+        ("[2001:db8::1]:443", "[2001:DB8::1]"),
+    ],
+)
+def test_hosts_are_named_as_in_a_browser(setting: str, host: str) -> None:
+    allowed = _hosts(Settings(host="Other.example", allowed_hosts=(setting,)))
+    assert allowed is not None and _name(host) in allowed and _name("other.example:1") in allowed
+    assert not {"", "evil.example", "2001", "443"} & set(allowed)
 
 
 @pytest.mark.parametrize("origin", ["http://[", "http://[::1", "null", "", "http://]["])

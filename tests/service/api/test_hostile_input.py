@@ -186,6 +186,15 @@ def test_a_file_whose_name_is_no_text_is_left_out(server: Server, done: str) -> 
     assert not any("strange" in name for name in files)
 
 
+@pytest.mark.parametrize("name", ["漢" * 90, "x" * 256, f"supernet/{'x' * 256}"])
+def test_a_name_that_is_too_long_for_a_file_is_not_there(
+    server: Server, done: str, name: str
+) -> None:
+    client = server.client("alice")
+    problem(client.get(f"/jobs/{done}/artifacts/{quote(name)}"), 404)
+    problem(client.get(f"/jobs/{done}/artifacts/{quote('漢' * 85)}"), 404)
+
+
 def test_what_is_wrong_with_json_is_a_value_error() -> None:
     for text in (NESTED, '"\\ud800"', '{"\\uDC00": 1}', "{", "1" * 5000):
         with pytest.raises(ValueError, match=r"."):

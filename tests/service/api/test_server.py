@@ -117,5 +117,7 @@ def test_the_api_describes_itself(alice: httpx.Client) -> None:
     document = alice.get("/openapi.json").json()
     assert "/api/v1/jobs/{job_id}/events" in document["paths"]
     assert document["components"]["schemas"]["JobRequest"]["examples"] == [SMOKE]
+    timings = document["paths"]["/api/v1/profiles"]["get"]["description"]
+    assert "not the device profiles that a request may name" in " ".join(timings.split())
     submit = document["paths"]["/api/v1/jobs"]["post"]["responses"]
     assert list(submit["4XX"]["content"]) == ["application/problem+json"]

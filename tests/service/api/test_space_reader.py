@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,9 +154,66 @@ def test_a_process_that_gives_no_answer_is_given_up(
     monkeypatch.setattr(space_reader, "MODULE", "attacked")
     monkeypatch.setattr(space_reader, "WALL_S", 0.1)
     attacked = SpaceReader(Settings(home=tmp_path))
-    with pytest.raises(ProblemError, match="took more than"):
+    with pytest.raises(ProblemError, match="the machine is busy") as caught:
         attacked.check(SpaceSource(space_toml=DIGITS))
+    assert (caught.value.status, caught.value.errors) == (503, [])
+    assert caught.value.headers == {"Retry-After": "10"}
     assert pids(attacked) == []
+
+
+ASKS: dict[str, Callable[[SpaceReader], object]] = {
+    "checkpoints": lambda reader: reader.checkpoints(),
+    "a search": lambda reader: reader.search(JobRequest(start="llama", data="texts"), ANYBODY),
+}
+
+
+@pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
+def test_of_a_process_without_limits_nobody_is_at_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[SpaceReader], object]
+) -> None:
+    (tmp_path / "attacked.py").write_text(SLOW["a crash of a library"])
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attacked = SpaceReader(Settings(home=tmp_path))
+    with pytest.raises(ProblemError, match="the machine is busy") as caught:
+        ask(attacked)
+    assert caught.value.status == 503 and pids(attacked) == []
+
+
+def test_a_process_that_does_not_begin_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacked.py").write_text("import signal\nsignal.pause()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    monkeypatch.setattr(space_reader, "START_S", 0.0)
+    started: list[Any] = []
+    begin = subprocess.Popen
+
+    def begun(*given: Any, **values: Any) -> Any:
+        started.append(begin(*given, **values))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", begun)
+    with pytest.raises(ProblemError, match="the machine is busy"):
+        SpaceReader(Settings(home=tmp_path)).checkpoints()
+    assert [one.poll() for one in started] == [-signal.SIGKILL]
+
+
+def test_loading_libraries_takes_nothing_of_the_time_of_an_answer(
+    reader: SpaceReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader.check(SpaceSource(space_toml=DIGITS))
+    (process,) = reader._idle
+    exchange, waits = process._exchange, []
+
+    def noted(line: bytes, wait_s: float) -> bytes:
+        waits.append(wait_s)
+        return exchange(line, wait_s)
+
+    monkeypatch.setattr(process, "_exchange", noted)
+    reader.check(SpaceSource(space_toml=DIGITS))
+    assert waits == [space_reader.START_S, space_reader.WALL_S]
 
 
 def test_our_own_mistakes_are_not_the_spaces(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from service.api import health
 from service.api.health import LEAST_FREE, Readiness
 from service.api.problems import ProblemError
 from service.api.routes import jobs
-from service.api.thread_pools import READING, ThreadPool
+from service.api.thread_pools import READING, ThreadPool, ThreadPools
 from service.dashboard.static import address_of
 from service.jobs.database import DatabaseAwayError
 from tests.support.service_cases import SMOKE, Server, problem
@@ -113,6 +114,21 @@ def test_looking_up_tokens_takes_no_readers_thread(
         assert httpx.get(style).status_code == 200  # read from a file in a reader's thread
         stuck.let_go()
         assert {one.result().status_code for one in asked} == {503}
+
+
+def test_who_has_a_checkpoint_read_keeps_nobody_from_sending_files(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state: Any = server._server.config.app.state  # type: ignore[union-attr]
+    one = ThreadPools(uploads=ThreadPool(1, 64, 30.0))
+    state.context = replace(state.context, thread_pools=one)
+    stuck, alice = Stuck(), server.client("alice")
+    monkeypatch.setattr(state.context.uploads, "finish", stuck)
+    asked = {"name": "mine", "files": {"config.json": 2, "model.safetensors": 9}}
+    place = f"/uploads/{alice.post('/uploads', json=asked).json()['id']}"
+    with stuck.asked_by(lambda: server.client("alice").post(f"{place}/finish"), 1) as finishing:
+        assert alice.put(f"{place}/files/config.json", content=b"{}").status_code == 200
+    assert finishing[0].result().status_code == 503
 
 
 # -- a pool ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from nas.run.folder import locked
 from nas.run.layout import LOCK_FILE
 from service.jobs.database import DatabaseFullError
 from service.jobs.retention import delete_job, disk_bytes, make_room
-from service.jobs.states import Action, Job, JobStateError, Kind, State
+from service.jobs.states import Action, Job, JobStateError, Kind, State, Summary
 from service.jobs.store import Store
 from service.settings import GIB, Settings
 from tests.support.service_cases import claim, fresh_store, must, submission
@@ -83,6 +83,21 @@ def test_a_run_that_was_deleted_is_begun_anew(disk: Disk) -> None:
     again = must(claim(disk.store))
     assert (again.state, again.events_offset) == (State.running, 0)
     assert disk.store.retention.kept(job.run) == "all"
+
+
+@pytest.mark.parametrize(("runs", "measured"), [(0.1, 0), (2.0, 3)])
+def test_a_run_that_is_begun_anew_counts_its_networks_once(
+    disk: Disk, runs: float, measured: int
+) -> None:
+    job = disk.run(None)
+    summary = Summary(stage="verify", measured=3, hypervolume=0.4, worked_s=7.0)
+    taken = disk.store.leases.append(must(claim(disk.store)), [], 10, summary)
+    disk.store.leases.end(taken, Action.fail)
+    disk.make_room(runs)
+    disk.store.jobs.retry(job.id)
+    again = must(claim(disk.store)).summary
+    assert (again.measured, again.worked_s) == (measured, 7.0)
+    assert again == (summary if measured else Summary(worked_s=7.0))
 
 
 def test_what_belongs_to_no_job_is_swept_up(disk: Disk) -> None:
