@@ -35,8 +35,9 @@ class DeviceFingerprint:
 
     Attributes:
         kind: ``cpu`` or ``cuda``.
-        name: the processor's model name; for CUDA the graphics card's, followed by the host
-            processor's, because small networks wait for the host to launch their kernels.
+        name: the processor's model name, or what stands in for it on ARM; for CUDA the graphics
+            card's, followed by the host processor's, because small networks wait for the host to
+            launch their kernels.
         cores: cores this process may use, or multiprocessors of the graphics card.
         threads: threads torch computes with on the host.
         torch_version: with its build suffix, for example ``2.13.0+cpu``; of a card with that of
@@ -197,10 +198,7 @@ def _from_driver(read: Callable[[], T]) -> T | None:
 
 
 def _cpu_clock_mhz(cpuinfo: Path = Path("/proc/cpuinfo")) -> float | None:
-    try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
+    text = _told(cpuinfo)
     found = [float(mhz) for mhz in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", text, re.MULTILINE)]
     return round(sum(found) / len(found), 1) if found else None
 
@@ -229,10 +227,25 @@ def granted_cores(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     return cores
 
 
-def _cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def _cpu_name(
+    cpuinfo: Path = Path("/proc/cpuinfo"), board: Path = Path("/proc/device-tree/model")
+) -> str:
+    """The model's name; of processors that have none, as ARM's, the board's or their numbers."""
+    text = _told(cpuinfo)
+    if found := re.search(r"^model name\s*:\s*(\S.*)$", text, flags=re.MULTILINE):
+        return found[1].strip()
+    if name := _told(board).strip("\0 \n"):
+        return name
+    maker = re.search(r"^CPU implementer\s*:\s*(\S+)", text, flags=re.MULTILINE)
+    parts = sorted(set(re.findall(r"^CPU part\s*:\s*(\S+)", text, flags=re.MULTILINE)))
+    if maker and parts:
+        return f"CPU implementer {maker[1]}, part {' and '.join(parts)}"
+    return platform.processor() or platform.machine()
+
+
+def _told(file: Path) -> str:
+    """What a file of the kernel says; nothing where there is none."""
     try:
-        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+        return file.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        text = ""
-    found = re.search(r"^model name\s*:\s*(\S.*)$", text, flags=re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+        return ""

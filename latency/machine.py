@@ -19,8 +19,8 @@ from latency.device import card_state, clock_mhz
 from search_spaces.json_text import read_as
 
 PROC = Path("/proc")
-# Places of the columns of /proc/stat's first line that are no work: idle and iowait. Those behind
-# the eighth, of guests, are contained in the first two.
+# Places of the columns of a line of /proc/stat that are no work: idle and iowait. Those behind the
+# eighth, of guests, are contained in the first two.
 _IDLE = (3, 4)
 _COLUMNS = 8
 
@@ -47,8 +47,9 @@ class MachineState:
 
     Attributes:
         seconds: how long it was watched.
-        others: cores that were kept busy by others than this process, on average; what a
-            hypervisor took away counts as theirs. Below 0 only by what the clocks disagree.
+        others: cores that were kept busy by others than this process, on average, of those that
+            it may use; what a hypervisor took away counts as theirs. Below 0 only by what the
+            clocks disagree.
         waited: share of the time in which this process had work and no core for it, at least 0,
             all threads added up.
         clock_mhz: clock frequency at the end.
@@ -143,16 +144,20 @@ class Watch:
         return time.perf_counter(), time.process_time(), self._busy_s(), self._waits_ns()
 
     def _busy_s(self) -> float | None:
-        """Seconds of work of all cores since the machine started."""
+        """Seconds of work of the cores that this process may use, since the machine started.
+
+        Where the kernel does not tell them apart it is that of all cores.
+        """
         try:
-            line = (self.proc / "stat").read_text("ascii").partition("\n")[0]
-            ticks = [int(word) for word in line.split()[1 : 1 + _COLUMNS]]
-            if len(ticks) < _COLUMNS or not any(ticks):
-                return None
-            idle = sum(ticks[place] for place in _IDLE)
-            return (sum(ticks) - idle) * TICK_S
+            lines = (self.proc / "stat").read_text("ascii").splitlines()
         except (OSError, ValueError):
             return None
+        cores = (one.partition(" ") for one in lines if one.startswith("cpu"))
+        told = {name: _busy_ticks(columns) for name, _, columns in cores}
+        numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        own = [ticks for n in numbers if (ticks := told.get(f"cpu{n}")) is not None]
+        ticks = sum(own) if own and len(own) == len(numbers) else told.get("cpu")
+        return None if ticks is None else ticks * TICK_S
 
     def _waits_ns(self) -> dict[str, int]:
         """Nanoseconds for which each thread of this process had to wait for a core so far."""
@@ -168,6 +173,15 @@ class Watch:
             except (OSError, ValueError, IndexError):  # the thread has just ended, or no such file
                 continue
         return found
+
+
+def _busy_ticks(columns: str) -> int | None:
+    """Ticks of work in a line of /proc/stat without its name; None where it tells nothing."""
+    words = columns.split()[:_COLUMNS]
+    if len(words) < _COLUMNS or not all(word.isdecimal() for word in words):
+        return None
+    ticks = [int(word) for word in words]
+    return sum(ticks) - sum(ticks[place] for place in _IDLE) if any(ticks) else None
 
 
 def wait_for_quiet(

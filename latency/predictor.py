@@ -14,7 +14,7 @@ from threadpoolctl import ThreadpoolController
 from latency.kernels import Array
 from latency.regressors import CANDIDATES, ON_TERMS, Regressor
 from search_spaces.errors import DataError, UsageError
-from search_spaces.json_text import read_as
+from search_spaces.json_text import UNREADABLE, read_as
 from search_spaces.measurement import Measurement
 
 SCHEMA = 3
@@ -285,7 +285,7 @@ class LatencyPredictor:
                 return fitted
             terms = _checked_terms(data["terms"], features_NF.shape[1])
             known = report.chosen in CANDIDATES and report.chosen in report.candidates
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except UNREADABLE as error:
             raise DataError(f"a damaged latency predictor ({error}); fit it anew") from error
         if not known:
             raise DataError(f"unknown latency predictor {report.chosen!r}; fit it anew")

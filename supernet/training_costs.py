@@ -9,7 +9,7 @@ the allocator loses between tensors comes on top, 5 to 10 %.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search_spaces.architecture import (
     SKIP,
@@ -20,7 +20,7 @@ from search_spaces.architecture import (
     omni_spans,
 )
 from search_spaces.attention import operator_of
-from search_spaces.costs import cost
+from search_spaces.costs import flops
 from search_spaces.operators import largest
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
@@ -89,17 +89,19 @@ def training_costs(
     alone = network is not None
     if network is None:
         (network,) = space.decode(largest(space))
+    widest = network if alone else _with_omni(space, network)
     per_batch, length = batch_positions(space, settings)
     # GPUs share whole batches of an update while there are enough, see `Group.shares`.
     on_one = per_batch if settings.accumulate >= gpus else math.ceil(per_batch / gpus)
-    states = activation_bytes(space, network, settings, autocast, any_kind=not alone) * on_one
+    states = activation_bytes(space, widest, settings, autocast, any_kind=not alone) * on_one
     copies = 4 + 4 + OPTIMISER_BYTES + (4 if settings.ema_decay else 0)
     products = 2 if autocast else 4
     cast = products * params if autocast else 0  # of the weights that an update uses
     networks = settings.num_random + (2 if settings.sampling == "sandwich" else 0)
     networks = 1 if alone else networks
     passes = 4 if settings.recompute else 3
-    counted = cost(space.model, space.task, network, "true", *_lengths(space, length))
+    lengths = _lengths(space, length)
+    counted = max(flops(space.model, space.task, n, "true", *lengths) for n in (network, widest))
     tokens = per_batch * settings.accumulate
     ends = settings.max_updates, settings.epochs * settings.epoch_updates
     return TrainingCosts(
@@ -108,7 +110,7 @@ def training_costs(
         states,
         logit_bytes(space, settings, on_one, autocast),
         tokens,
-        passes * networks * counted.flops / length * tokens,
+        passes * networks * counted / length * tokens,
         min(filter(None, ends), default=0),
     )
 
@@ -123,6 +125,35 @@ def batch_positions(space: SearchSpace, settings: TrainingSettings) -> tuple[int
     if TASKS[space.task].classifies:
         return settings.batch_size * space.model.max_length, space.model.max_length
     return max(settings.max_tokens, longest), longest
+
+
+def _with_omni(space: SearchSpace, network: Architecture) -> Architecture:
+    """The network with omni layers where the space offers them, so that it has the most states.
+
+    An omni layer looks at the outputs since the one before it, `omni_span` of them at most, and
+    does all its work on as many states a position: there are most where they are that far apart.
+    """
+    encoder, decoder, span = network.encoder, network.decoder, space.model.omni_span
+    if encoder is not None and "omni" in _kinds(space, "attention"):
+        places = _omni_places(len(encoder.layers), span)
+        layers = [
+            replace(layer, attention="omni") if number in places else layer
+            for number, layer in enumerate(encoder.layers, start=1)
+        ]
+        encoder = replace(encoder, layers=tuple(layers))
+    if decoder is not None and "omni" in _kinds(space, "self_attention"):
+        places = _omni_places(len(decoder.layers), span)
+        steps = [
+            replace(step, self_attention="omni") if number in places else step
+            for number, step in enumerate(decoder.layers, start=1)
+        ]
+        decoder = replace(decoder, layers=tuple(steps))
+    return Architecture(encoder, decoder)
+
+
+def _omni_places(num_layers: int, span: int) -> set[int]:
+    """Numbers, from 1, of the omni layers: each `span` behind another one, and the last one."""
+    return {*range(span, num_layers + 1, span), num_layers}
 
 
 def activation_bytes(
@@ -145,7 +176,8 @@ def activation_bytes(
         settings: whether activations are recomputed.
         autocast: whether matrix products are in bf16.
         any_kind: count self-attention as of the kind that keeps most of those that the space
-            offers, and not of the network's own.
+            offers, and not of the network's own, but for
+            layers that look at several outputs.
     """
     every = _layers(space, network)
     layers = [
@@ -189,7 +221,7 @@ def _layer_bytes(
         gene, kind, heads = "attention", layer.attention, layer.num_heads
     else:
         gene, kind, heads = "self_attention", layer.self_attention, layer.self_num_heads
-    attentions = [(_costliest(space, gene) if any_kind else kind, heads)]
+    attentions = [(_costliest(space, gene) if any_kind and span == 1 else kind, heads)]
     if isinstance(layer, DecoderLayer) and layer.cross_attention and layer.cross_num_heads:
         attentions.append((layer.cross_attention, layer.cross_num_heads))
     hidden = (4 if model.ffn_form == "gated" else 2) * layer.ffn_dim
@@ -202,10 +234,14 @@ def _layer_bytes(
     return span * (norms + products * (inside + hidden))
 
 
+def _kinds(space: SearchSpace, gene: str) -> list[AttentionKind]:
+    """Those that a space offers."""
+    return sorted({str(c) for slot in space.slots if slot.gene == gene for c in slot.choices})
+
+
 def _costliest(space: SearchSpace, gene: str) -> AttentionKind:
     """The kind that keeps most, of those that a space offers."""
-    kinds = {str(c) for slot in space.slots if slot.gene == gene for c in slot.choices}
-    return max(sorted(kinds), key=lambda kind: operator_of(space.model, kind).kept)
+    return max(_kinds(space, gene), key=lambda kind: operator_of(space.model, kind).kept)
 
 
 def logit_bytes(
@@ -227,6 +263,9 @@ def logit_bytes(
 
 
 def _lengths(space: SearchSpace, length: int) -> tuple[int | None, int | None]:
+    """Source and target of a sequence of so many positions, without a class token."""
     if isinstance(space.model.input, ImageInput):
         return None, None
-    return length, length if TASKS[space.task].crosses else None
+    task = TASKS[space.task]
+    source = length - (task.classifies and space.model.class_token)
+    return source, length if task.crosses else None

@@ -10,11 +10,19 @@ from search_spaces.settings import ImageInput
 from search_spaces.space import Genotypes, SearchSpace
 
 
+def counted_source(space: SearchSpace) -> int | None:
+    """The length of the source at which networks of a space are counted, see `cost`.
+
+    It is that of the workload. None, for images and without one, leaves it to the convention, and
+    so does every search the length of what a translation writes.
+    """
+    image = isinstance(space.model.input, ImageInput)
+    return None if image else space.workload.get("source")
+
+
 def network_costs(space: SearchSpace, genotypes: Genotypes) -> Floats:
     """Parameters and FLOPs (convention ``true``) of genotypes ``(N, S)``: ``(N, 2)``."""
-    image = isinstance(space.model.input, ImageInput)
-    source = None if image else space.workload.get("source")
-    totals = genotype_totals(space, genotypes, source_length=source)
+    totals = genotype_totals(space, genotypes, source_length=counted_source(space))
     return np.stack(totals, axis=1).astype(np.float64)
 
 

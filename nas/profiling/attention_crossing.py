@@ -27,11 +27,13 @@ class Crossing:
         length: tokens from which on it is faster, interpolated between two measured lengths; None
             where it is not within the measured ones.
         faster: whether it is faster than softmax at the longest measured length.
+        ever: whether it is at any measured length.
     """
 
     kind: str
     length: float | None
     faster: bool
+    ever: bool
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,12 @@ class LatencyByLength:
         if softmax is None:
             return ()
         return tuple(
-            Crossing(kind, crossing_length(self.lengths, softmax, line), line[-1] < softmax[-1])
+            Crossing(
+                kind,
+                crossing_length(self.lengths, softmax, line),
+                faster=line[-1] < softmax[-1],
+                ever=any(ms < slow for ms, slow in zip(line, softmax, strict=True)),
+            )
             for kind, line in sorted(self.latency_ms.items())
             if kind != "softmax"
         )

@@ -29,6 +29,7 @@ from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.files import write_atomically
+from search_spaces.json_text import UNREADABLE
 from search_spaces.measurement import Measurement
 from search_spaces.space import SearchSpace
 from search_spaces.wording import mark
@@ -269,7 +270,7 @@ class DeviceProfile:
             )
         except KeyError as error:
             raise DataError(f"it is damaged: {error} is missing") from error
-        except (TypeError, ValueError, AttributeError, NasError) as error:
+        except (*UNREADABLE, NasError) as error:
             raise DataError(f"it is damaged: {error}") from error
 
     # -- for a search ---------------------------------------------------------------------------

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from latency.acceptance import Reading
 from nas.profiling.device_profile import MeasuredNetwork, Session
 from nas.profiling.sessions import TimedSession, same_sessions
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.files import append_lines, read_lines, write_atomically
+from search_spaces.json_text import UNREADABLE
 
 SHORT = 60  # characters that both values of a difference may have to be told
 
@@ -43,15 +45,11 @@ class Journal:
             for line in lines[1:]:
                 data = json.loads(line)
                 self._sessions.setdefault(int(data["workload"]), []).append(_session(data))
-        except (ValueError, KeyError, TypeError, NasError) as error:
+        except (*UNREADABLE, NasError) as error:
             raise DataError(f"{path} is damaged ({error}); delete it to time anew") from error
         if there != request:
             if not self._begins(there, request):
-                raise UsageError(
-                    f"{path} holds the measurements of another request, which differs in "
-                    f"{differences(there, request)}: repeat that one, delete the file, or choose "
-                    "another --out"
-                )
+                raise _another(path, there, request)
             self._write({"request": dict(request)}, lines[1:])
 
     def sessions(self, workload: int) -> Sequence[TimedSession]:
@@ -65,6 +63,7 @@ class Journal:
                 "workload": workload,
                 "session": timed.session.to_json(),
                 "networks": [network.to_json() for network in timed.networks],
+                "calm": [reading.to_json() for reading in timed.calm],
             }
         )
         self._sessions.setdefault(workload, []).append(timed)
@@ -98,6 +97,33 @@ class Journal:
             ) from error
 
 
+def refuse_another(path: Path, request: Mapping[str, Any]) -> None:
+    """Refuse a journal whose request differs from this one in more than its number of networks.
+
+    One that is damaged, and one that is not there, is passed over.
+
+    Args:
+        path: the journal.
+        request: see `Journal`.
+
+    Raises:
+        UsageError: saying what differs.
+    """
+    try:
+        there = dict(json.loads(read_lines(path)[0])["request"])
+    except (*UNREADABLE, OSError):
+        return
+    if {**there, "samples": request["samples"]} != request:
+        raise _another(path, there, request)
+
+
+def _another(path: Path, there: Mapping[str, Any], here: Mapping[str, Any]) -> UsageError:
+    return UsageError(
+        f"{path} holds the measurements of another request, which differs in "
+        f"{differences(there, here)}: repeat that one, delete the file, or choose another --out"
+    )
+
+
 def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """The names of what differs between two requests, with both values where they are short."""
     found = []
@@ -111,4 +137,6 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 def _session(data: Mapping[str, Any]) -> TimedSession:
     networks = tuple(MeasuredNetwork.from_json(one) for one in data["networks"])
-    return TimedSession(Session(**data["session"]), networks)
+    # Journals of earlier versions have none.
+    calm = tuple(Reading.from_json(one) for one in data.get("calm", ()))
+    return TimedSession(Session(**data["session"]), networks, calm)

@@ -161,9 +161,15 @@ class LatencyMeter:
         return [[ratio * unit_ms for ratio in one.ratios] for one in settled.calls]
 
     def forget(self) -> None:
-        """Time everything of this device, workload and space anew from now on."""
-        for profile in (self._profile, self._in_sessions, self._confirmed):
-            profile.drop(list(profile.entries))
+        """Time everything of this device, workload and space anew from now on.
+
+        Raises:
+            NasError: when another process that times it takes too long.
+        """
+        with self._profile.timing():
+            for profile in (self._profile, self._in_sessions, self._confirmed):
+                profile.refresh()
+                profile.drop(list(profile.entries))
 
     # -- timing -----------------------------------------------------------------------------
 

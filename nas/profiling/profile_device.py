@@ -87,7 +87,7 @@ class ProfileRequest:
         Raises:
             UsageError: in one sentence.
         """
-        check_samples(self.samples)
+        check_samples(self.space, self.samples)
         if len(set(self.workloads)) < len(self.workloads):
             raise UsageError("the same --workload is given twice; give each one once")
         for workload in self.workloads:
@@ -186,17 +186,16 @@ def _timed(
     workloads: list[WorkloadProfile] = []
     for number, workload in enumerate(request.workloads):
         timed = journal.sessions(number)
-        unit_ms = timed[0].session.reference_ms if timed else None
-        timer = _SessionTimer(request, workload, device, unit_ms)
+        timer = _SessionTimer(request, workload, device, timed)
         asked = (request.space, workload, request.samples, request.seed)
-        done = sum(len(one.networks) for one in timed)
+        done = {network.architecture.id for one in timed for network in one.networks}
         for step in profile_workload(*asked, timed, timer):
             if isinstance(step, WorkloadProfile):
                 workloads.append(replace(step, host=_host(request, workload)))
                 continue
             journal.add(number, step)
-            done += len(step.networks)
-            yield Profiled(workload, done, identity["samples"])
+            done |= {network.architecture.id for network in step.networks}
+            yield Profiled(workload, len(done), identity["samples"])
     profile = DeviceProfile(
         name=request.name or device.label,
         device=device,
@@ -218,7 +217,7 @@ class _SessionTimer:
         request: of the profile.
         workload: what they do.
         device: with the request's runtime.
-        unit_ms: what the reference took in the first session; None before that.
+        timed: sessions of an earlier try.
     """
 
     def __init__(
@@ -226,12 +225,12 @@ class _SessionTimer:
         request: ProfileRequest,
         workload: Workload,
         device: DeviceFingerprint,
-        unit_ms: float | None,
+        timed: Sequence[TimedSession],
     ) -> None:
         self._request, self._workload, self._label = request, workload, device.label
-        self._unit_ms = unit_ms
+        self._unit_ms = _first_unit_ms(timed)
         self._speed = SpeedRecord(replace(device, runtime=None), workload.dtype)
-        self._calm: list[Reading] = []
+        self._calm = [reading for one in timed for reading in one.calm]
         self._reference = request.space.decode(middle(request.space))[0]
 
     def __call__(self, rows: Genotypes, number: int) -> TimedSession:
@@ -255,7 +254,9 @@ class _SessionTimer:
                 self._unit_ms,
                 self._speed.read(),
             )
-        self._calm += settled.reference.calm
+        # As the journal keeps them, so that a profile that was stopped ends in the same bits.
+        calm = tuple(Reading.from_json(one.to_json()) for one in settled.reference.calm)
+        self._calm += calm
         speed = self._speed.add(speed_sessions(settled.reference.readings))
         undisturbed = unit_of(
             self._calm or settled.reference.readings, speed.quiet_ms, acceptance.TOLERANCES
@@ -281,7 +282,20 @@ class _SessionTimer:
             celsius=last.state.celsius,
             throttled=last.state.throttled,
         )
-        return TimedSession(summary, tuple(measured))
+        return TimedSession(summary, tuple(measured), calm)
+
+
+def _first_unit_ms(timed: Sequence[TimedSession]) -> float | None:
+    """What the reference took in the first session in which it was sure; None before there is one.
+
+    Where it was not, all networks that were timed beside it are doubtful.
+    """
+    sure = (
+        one.session.reference_ms
+        for one in timed
+        if not all(network.latency.doubtful for network in one.networks)
+    )
+    return next(sure, None)
 
 
 def _host(request: ProfileRequest, workload: Workload) -> HostShare | None:

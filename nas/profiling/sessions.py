@@ -20,7 +20,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from latency.acceptance import agree
+from latency.acceptance import Reading, agree
 from latency.predictor import LatencyPredictor, believed
 from latency.workload import Workload
 from nas.profiling.device_profile import MeasuredNetwork, Session, WorkloadProfile, trust
@@ -52,21 +52,24 @@ class TimedSession:
     Attributes:
         session: what all have in common.
         networks: in the order timed, without the reference.
+        calm: what the timer said of the reference when nothing disturbed it; the profile does not
+            tell it.
     """
 
     session: Session
     networks: tuple[MeasuredNetwork, ...]
+    calm: tuple[Reading, ...] = ()
 
 
 # Times networks together with the reference: (networks, session number) → session.
 TimeThem = Callable[[Genotypes, int], TimedSession]
 
 
-def check_samples(samples: int) -> None:
+def check_samples(space: SearchSpace, samples: int) -> None:
     """Refuse a profile of too few networks, or of more than there are to choose from.
 
     Raises:
-        UsageError: for fewer than 8 or more than 4096.
+        UsageError: for fewer than 8 or more than 4096, and for a space of fewer than 8 networks.
     """
     if samples > MAX_SAMPLES:
         raise UsageError(
@@ -77,6 +80,11 @@ def check_samples(samples: int) -> None:
         raise UsageError(
             f"--samples {samples} is too few: a predictor needs at least {MIN_SAMPLES} timed "
             "networks, and 100 are usual"
+        )
+    if space.size < MIN_SAMPLES:
+        raise UsageError(
+            f"the space {space.name} has only {space.size} network{'s' * (space.size != 1)}, and a "
+            f"predictor needs at least {MIN_SAMPLES} timed ones: offer more choices in the space"
         )
 
 
@@ -134,10 +142,9 @@ def profile_workload(
     Raises:
         UsageError: for too few or too many samples, or a space of fewer than 8 networks.
     """
-    check_samples(samples)
+    check_samples(space, samples)
     pool = Pool.of(space, seed)
     wanted = min(samples, len(pool.rows))
-    check_samples(wanted)
     sessions = list(done)
     while (count := _num_first(sessions)) < wanted:
         known = space.encode([one.architecture for s in sessions for one in s.networks])
@@ -165,14 +172,16 @@ def _unsettled(space: SearchSpace, sessions: Sequence[TimedSession], seed: int) 
         measured[number].architecture.id
         for number in np.flatnonzero(kept)[fit_latency(space, measured, seed).unexpected()]
     }
-    odd.discard(measured[0].architecture.id)  # the reference, beside which all others are timed
+    reference = measured[0].architecture  # beside which all others are timed
+    odd.discard(reference.id)
     again = [
         one.architecture
         for one in measured
         if (one.latency.doubtful and counts[one.architecture.id] < MOST_TIMINGS)
         or (one.architecture.id in odd and counts[one.architecture.id] == 1)
     ]
-    return space.encode(again) if again else np.zeros((0, len(space.slots)), np.int16)
+    others = [one for one in again if one.id != reference.id]  # it is not timed on its own
+    return space.encode(again) if others else np.zeros((0, len(space.slots)), np.int16)
 
 
 def _num_first(sessions: Sequence[TimedSession]) -> int:

@@ -25,7 +25,7 @@ from latency.device import usable_cores
 from latency.heap import steady_heap
 from latency.machine import Watch, wait_for_quiet
 from latency.runtimes import compiled, replayed
-from latency.timer import Call, host_share, inference, time_beside
+from latency.timer import Call, host_share, in_precision, inference, time_beside
 from latency.timing import HostShare, median_copy
 from latency.turns import computing, timing
 from latency.workload import Workload
@@ -182,9 +182,16 @@ def network_cost(
     assert measure is not None
     # What a graph works in is reserved once and for all, where nothing counts it.
     workload = replace(workload, runtime=None)
+
+    def make() -> Call:
+        # As for the timer, which enters its precision when all is made.
+        with torch.autocast(torch.device(device).type, enabled=False):
+            return timed_call(space, architecture, workload, device)
+
     with computing(device), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return measure(lambda: timed_call(space, architecture, workload, device), device)
+        with in_precision(device, workload.dtype):
+            return measure(make, device)
 
 
 def network_host_share(

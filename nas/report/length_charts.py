@@ -48,6 +48,11 @@ def crossing_sentence(one: Crossing, lines: LatencyByLength) -> str:
         return (
             f"From about {one.length:.0f} tokens on, {one.kind} attention is faster than softmax."
         )
+    if one.ever and not one.faster:
+        return (
+            f"From {ends}, {one.kind} attention is faster than softmax at some lengths, and is "
+            f"slower at {lines.lengths[-1]} tokens."
+        )
     verdict = "faster" if one.faster else "not faster"
     return f"From {ends}, {one.kind} attention is {verdict} than softmax."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nas.objectives.size import counted_source
 from nas.report import words
 from nas.report.cost_section import losses_chart
 from nas.report.markup import Html, cell, missing, section, table, tag
@@ -21,7 +22,8 @@ def layers_section(architecture: Architecture) -> Html:
 
 def parts_section(run: RunContents, architecture: Architecture) -> Html:
     """Parameters and operations of every part of a network, and its share of them."""
-    found = cost(run.space.model, run.space.task, architecture)
+    space = run.space
+    found = cost(space.model, space.task, architecture, source_length=counted_source(space))
     rows = [
         [
             cell(part.name),
@@ -40,11 +42,10 @@ def parts_section(run: RunContents, architecture: Architecture) -> Html:
             for part in (cell(f"{number:,}", number, strong=True), cell("", number))
         ]
     )
-    lengths = [str(n) for n in (found.source_length, found.target_length) if n is not None]
-    caption = (
-        f"Counted for one input of {' and '.join(lengths)} tokens. A multiplication and an "
-        "addition are two operations."
-    )
+    lengths = f"one input of {found.source_length} tokens"
+    if found.target_length is not None:
+        lengths += f" and {found.target_length} target tokens"
+    caption = f"Counted for {lengths}. A multiplication and an addition are two operations."
     heads = ["part", "parameters", "share", "FLOPs", "share"]
     return section("parts", "What each part costs", table(heads, rows, caption))
 

@@ -12,6 +12,7 @@ from typing import Any
 from latency.timings import read_timings
 from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
+from nas.objectives.size import counted_source
 from nas.request.spec import Start
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
@@ -19,7 +20,6 @@ from nas.run.layout import DATA_FILE, FRONT_FILE, profile_file, result_file
 from nas.search.front import read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
-from search_spaces.settings import ImageInput
 from search_spaces.tasks import TASKS
 
 SCHEMA = 1
@@ -149,10 +149,7 @@ def _inherited_scores(folder: RunFolder, architecture: Architecture) -> dict[str
 
 def _costs(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
     space = folder.spec.space
-    image = isinstance(space.model.input, ImageInput)
-    source = None if image else space.workload.get("source")
-    target = space.workload.get("target") if space.task == "translation" else None
-    counted = cost(space.model, space.task, architecture, "true", source, target)
+    counted = cost(space.model, space.task, architecture, source_length=counted_source(space))
     lengths: dict[str, Any] = {"source_length": counted.source_length}
     if counted.target_length is not None:
         lengths["target_length"] = counted.target_length

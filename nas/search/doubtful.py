@@ -40,14 +40,21 @@ WHAT_TO_DO_THERE = (
 MARK = " ?"
 
 
-def disturbances(stage: str, timed: Timed[Any]) -> Iterator[Note]:
-    """Notes on what other work cost a timing, if it did, and on a machine that was slow."""
+def disturbances(stage: str, timed: Timed[Any], predicted: bool = True) -> Iterator[Note]:
+    """Notes on what other work cost a timing, if it did, and on a machine that was slow.
+
+    Args:
+        stage: of the timing.
+        timed: what was found.
+        predicted: whether the predictor was fitted to what was timed before.
+    """
     if timed.shorter < 1:
+        too_long = "; predictions of this run stay too long" if predicted else ""
         yield Note(
             stage,
             "the machine was slow when the first networks were timed, which nothing on it told: it "
             f"needs {timed.shorter:.2f} of that. Times from here on are right, and so are all in "
-            "the cache; predictions of this run stay too long",
+            f"the cache{too_long}",
             {"shorter": round(timed.shorter, 4)},
             loud=True,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from latency.predictor import LatencyPredictor, believed
 from latency.timings import open_timings, read_timings
 from nas.executors.base import Meter
 from nas.objectives import Objective, base_workload
+from nas.objectives.latency_limits import Timed
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
 from nas.profiling.latency_meter import CONFIRMATIONS
@@ -70,13 +72,12 @@ def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
     fresh = [network for network in networks if not meter.known(network)]
     yield Progress(stage, 0, len(networks), f"{len(fresh)} to time, the rest known")
     timed = meter.measure(networks)
-    yield from disturbances(stage, timed)
+    yield from disturbances(stage, timed, predicted=False)
     measured, predictor = list(timed.values), _fitted(run, rows, timed.values)
     if odd := _odd(predictor, measured):
         again = meter.confirm([networks[i] for i in odd])
-        yield from disturbances(stage, again)
-        for i, value in zip(odd, again.values, strict=True):
-            measured[i] = value
+        yield from disturbances(stage, again, predicted=False)
+        measured = after_confirming(measured, odd, again)
         predictor = _fitted(run, rows, measured)
     if note := unlike_the_others(stage, _unlike(predictor, networks, measured), len(networks)):
         yield note
@@ -93,6 +94,23 @@ def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
         yield Note(stage, off, loud=True)
     message = f"{report.chosen}, error {report.mape:.1%}"
     yield Progress(stage, len(networks), len(networks), message)
+
+
+def after_confirming(
+    measured: Sequence[Measurement], odd: Sequence[int], again: Timed[Measurement]
+) -> list[Measurement]:
+    """What was measured once some of it was timed again, all in the unit that was found then.
+
+    Args:
+        measured: of some networks.
+        odd: the numbers of those that were timed again.
+        again: what was found of them, in that order.
+    """
+    factor = again.shorter
+    found = [replace(one, value=one.value * factor, spread=one.spread * factor) for one in measured]
+    for number, value in zip(odd, again.values, strict=True):
+        found[number] = value
+    return found
 
 
 def _odd(predictor: LatencyPredictor, measured: Sequence[Measurement]) -> list[int]:

@@ -37,7 +37,7 @@ from nas.stages.measured import (
 from nas.stages.measured_cost import measured_cost, measuring
 from nas.stages.observe import evaluating
 from nas.stages.outcomes import abort_stage, to_event, too_many_failures, values_of
-from nas.stages.timing import run_meter, timing_parts
+from nas.stages.timing import after_confirming, run_meter, timing_parts
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError
 from search_spaces.genotypes import Genotypes, Network
@@ -458,8 +458,7 @@ def _times(
     if odd:
         again = meter.confirm([networks[i] for i in odd])
         notes += disturbances("verify", again)
-        for i, value in zip(odd, again.values, strict=True):
-            values[i] = value
+        values = after_confirming(values, odd, again)
     return values, untimed, notes
 
 

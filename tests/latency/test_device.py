@@ -134,6 +134,32 @@ def test_the_processor_is_named_with_and_without_its_file(tmp_path: Path) -> Non
     assert _cpu_name(tmp_path / "missing")
 
 
+ARM = "processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0b\n"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "board", "name"),
+    [
+        ("model name\t: Fast One\n", "Some Board\0", "Fast One"),
+        (ARM, "Some Board\0", "Some Board"),
+        (ARM, None, "CPU implementer 0x41, part 0xd0b"),
+        (ARM, "\0", "CPU implementer 0x41, part 0xd0b"),
+        (ARM + ARM.replace("0xd0b", "0xd05"), None, "CPU implementer 0x41, part 0xd05 and 0xd0b"),
+        ("processor\t: 0\n", None, "machine"),
+    ],
+)
+def test_processors_without_a_name_are_told_apart(
+    cpuinfo: str, board: str | None, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "machine")
+    listing, model = tmp_path / "cpuinfo", tmp_path / "model"
+    listing.write_text(cpuinfo)
+    if board is not None:
+        model.write_text(board)
+    assert _cpu_name(listing, model) == name
+
+
 def test_the_clock_is_the_mean_of_the_cores_or_unknown(tmp_path: Path) -> None:
     listing = tmp_path / "cpuinfo"
     listing.write_text("cpu MHz\t\t: 2000.000\nbogus MHz: 9\ncpu MHz\t\t: 3000.5\n")

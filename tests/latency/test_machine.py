@@ -43,6 +43,34 @@ def test_others_and_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (state.seconds, state.others, state.waited) == (2.0, 0.75, 0.25)
 
 
+def cores(folder: Path, *busy: int) -> Path:
+    """A machine of several cores, each busy for so many ticks."""
+    every = [("", sum(busy)), *enumerate(busy)]
+    lines = [f"cpu{name}  {ticks} 0 0 1000 5 0 0 0 0 0\n" for name, ticks in every]
+    (folder / "stat").write_text("".join([*lines, "intr 1 2 3\n"]))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("allowed", "others"),
+    [
+        ({1, 2}, 0.25),
+        ({0, 3}, 1.5),
+        ({0, 1, 2, 3}, 2.25),
+        ({2, 9}, 2.25),  # as a container may number them
+    ],
+)
+def test_the_work_of_others_is_that_on_the_cores_of_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, allowed: set[int], others: float
+) -> None:
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: allowed, raising=False)
+    watch = Watch(proc=cores(tmp_path, 500, 100, 7, 500))
+    clock.now, clock.mine = 102.0, 11.0
+    cores(tmp_path, 500 + 200, 100 + 50, 7 + 100, 500 + 200)
+    assert watch.state().others == others
+
+
 def test_what_cannot_be_read_is_not_told(tmp_path: Path) -> None:
     state = Watch(proc=tmp_path / "none").state()
     assert state.others is None and state.waited is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from latency.memory import LiveTensors, peak_memory_mb
-from latency.workload import Workload
+from latency.workload import DTYPES, Workload
 from nas.profiling.timed_work import network_cost
 from search_spaces.loading import load_space
 from search_spaces.operators import largest, smallest
@@ -64,3 +65,14 @@ def test_a_larger_network_needs_more_and_the_same_again() -> None:
     first = network_cost("peak_memory_mb", space, large, workload, "cpu")
     assert first == network_cost("peak_memory_mb", space, large, workload, "cpu")
     assert first > 3 * network_cost("peak_memory_mb", space, small, workload, "cpu")
+
+
+def test_memory_is_that_of_the_workloads_precision() -> None:
+    space = load_space("digits")
+    (large,) = space.decode(largest(space))
+    workload = replace(Workload.from_mapping(space.workload), batch=256)
+    usual, low = (
+        network_cost("peak_memory_mb", space, large, replace(workload, dtype=dtype), "cpu")
+        for dtype in DTYPES
+    )
+    assert 0.5 * usual < low < 0.95 * usual

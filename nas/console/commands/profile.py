@@ -132,18 +132,20 @@ def _drop(request: ProfileRequest, out_file: Path) -> None:
     """Remove what was timed for a request before: the finished profile, or the journal of one.
 
     Raises:
-        UsageError: for a file of something else, or while another process makes it.
+        UsageError: for a file of something else, the journal of another request, or while another
+            process makes it.
     """
     from nas.profiling.files import claimed, journal_path
     from nas.profiling.finished import finished_profile
+    from nas.profiling.journal import refuse_another
 
     request.check()
     device = request.describe()
+    identity, journal = request.to_json(device), journal_path(out_file)
     with claimed(out_file):
-        finished_profile(
-            out_file, {"name": request.name or device.label, **request.to_json(device)}
-        )
-        journal_path(out_file).unlink(missing_ok=True)
+        finished_profile(out_file, {"name": request.name or device.label, **identity})
+        refuse_another(journal, identity)
+        journal.unlink(missing_ok=True)
         out_file.unlink(missing_ok=True)
 
 

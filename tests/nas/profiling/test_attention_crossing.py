@@ -75,6 +75,26 @@ def test_what_does_not_cross_is_told(profile: DeviceProfile) -> None:
     assert crossing_sentence(linear, lines).startswith("From 256 to 1024 tokens, linear")
 
 
+@pytest.mark.parametrize(
+    ("linear_ms", "said"),
+    [
+        ((1.0, 1.0, 1.0), "is faster than softmax."),
+        ((3.0, 4.0, 5.0), "is not faster than softmax."),
+        ((1.0, 2.0, 5.0), "is faster than softmax at some lengths, and is slower at 512 tokens."),
+        ((3.0, 2.0, 5.0), "is faster than softmax at some lengths, and is slower at 512 tokens."),
+    ],
+)
+def test_a_kind_that_is_faster_on_a_part_alone_is_told(
+    profile: DeviceProfile, linear_ms: tuple[float, ...], said: str
+) -> None:
+    (lines,) = latencies_by_length(profile)
+    times = {"softmax": (2.0, 3.0, 4.0), "linear": linear_ms}
+    lines = replace(lines, lengths=(128, 256, 512), latency_ms=times)
+    (crossing,) = lines.crossings
+    sentence = crossing_sentence(crossing, lines)
+    assert sentence == f"From 128 to 512 tokens, linear attention {said}"
+
+
 def test_other_workloads_are_not_mixed_in(profile: DeviceProfile) -> None:
     other = replace(profile.workloads[0], workload=Workload(batch=8, source_length=16))
     assert len(latencies_by_length(replace(profile, workloads=(*profile.workloads, other)))) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,15 @@ CHANGES: dict[str, tuple[tuple[str | int, ...], Any]] = {
     "needs at least|damaged": (("workloads", 0, "predictors", "latency_ms", "ms"), []),
     "'sessions' is missing": (("workloads", 0, "sessions"), None),
     "damaged: no times": (("workloads", 0, "host"), {"host_ms": 1.0, "total_ms": 0.0}),
+    "damaged: cannot convert float infinity": (("seed",), math.inf),
+    "damaged latency predictor .int too large": (
+        ("workloads", 0, "predictors", "latency_ms", "ms", 0),
+        10**400,
+    ),
+    "int too large to convert": (
+        ("workloads", 0, "predictors", "peak_memory_mb", "features", 0, 0),
+        10**400,
+    ),
 }
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from latency.acceptance import UNIT_FASTEST, UNIT_SESSIONS
+from latency.locking import file_lock
+from latency.timings import read_timings
 from latency.yardstick import KNOWN_SESSIONS, SpeedRecord
 from nas.profiling.latency_meter import KEPT_READINGS, LatencyMeter
 from nas.run.folder import RunFolder
 from nas.search.doubtful import disturbances
 from nas.search.front import build_front, pick, read_front
+from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.operators import sample_distinct
@@ -136,6 +140,22 @@ def test_everything_can_be_forgotten(tmp_path: Path, machine: Machine) -> None:
     assert len(machine.sessions) == count + UNIT_SESSIONS
 
 
+def test_forgetting_waits_for_who_is_timing(
+    tmp_path: Path, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = meter(tmp_path)
+    meter(tmp_path).measure(networks())
+    meter(tmp_path).in_sessions(networks())
+    impatient = partial(file_lock, timeout_s=0.0)
+    monkeypatch.setattr("latency.timings.file_lock", impatient)
+    with meter(tmp_path)._profile.timing(), pytest.raises(NasError, match="another process"):
+        one.forget()
+    assert all(meter(tmp_path).known(network) for network in networks())
+    one.forget()
+    again = meter(tmp_path)
+    assert not len(again._profile) and not len(again._in_sessions)  # also what came meanwhile
+
+
 # -- the unit -----------------------------------------------------------------------------------
 
 
@@ -154,6 +174,9 @@ def test_a_unit_of_a_slow_spell_is_mended_by_later_sessions_for_all_that_was_tim
     assert found.shorter == pytest.approx(1 / 1.5) and first.shorter == 1
     (told,) = disturbances("verify", found)
     assert told.loud and "it needs 0.67 of that" in told.message
+    assert told.message.endswith("in the cache; predictions of this run stay too long")
+    (told,) = disturbances("latency", found, predicted=False)  # it is fitted afterwards
+    assert told.message.endswith("and so are all in the cache")
     count = len(machine.sessions)
     one = meter(tmp_path)
     assert [two.value for two in one.measure(asked).values] == pytest.approx(true(machine, asked))
@@ -273,6 +296,26 @@ def test_one_disturbed_timing_does_not_win_nor_stay(tmp_path: Path, machine: Mac
     for one, other in zip(mine.entries, theirs.entries, strict=True):
         assert one.measured["latency_ms"] == pytest.approx(other.measured["latency_ms"])
         assert one.to_json()["doubtful"] == {}
+
+
+def test_a_faster_unit_that_confirming_finds_is_that_of_the_whole_sample(
+    tmp_path: Path, machine: Machine
+) -> None:
+    reference = SPACE.decode(middle(SPACE))[0].id
+
+    def spike(n: int, network_id: str) -> float:
+        odd = next(one for one in machine.sessions[0] if one != reference)
+        return 20.0 if n < UNIT_SESSIONS and network_id == odd else 1.0
+
+    machine.slow, machine.spikes = (lambda n: 1.5 if n < UNIT_SESSIONS else 1.0), spike
+    folder = tiny(tmp_path / "run", objectives=LATENCY)
+    notes = search(folder)
+    sample = list(read_timings(folder.path / "latency" / "profile.jsonl").entries.values())
+    assert [value.value for _, value in sample] == pytest.approx(
+        true(machine, [network for network, _ in sample])
+    )
+    (told,) = [note for note in notes if "the machine was slow" in note]
+    assert "predictions of this run" not in told
 
 
 def test_a_busy_machine_marks_all_and_says_so(tmp_path: Path, machine: Machine) -> None:

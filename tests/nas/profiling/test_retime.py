@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from latency.timings import read_timings
 from nas.console.app import app
-from nas.profiling import timed_work  # noqa: F401 - so that its tolerances are those of tests
+from nas.profiling import profile_device
 from nas.profiling.device_profile import read_device_profile, write_device_profile
 from nas.profiling.files import journal_path
 from nas.run.events import Event, Note
@@ -141,3 +141,27 @@ def test_a_finished_profile_is_timed_anew_but_for_another_request() -> None:
     content = OUT.read_bytes()
     refused(profile("--retime", "--seed", "1"), "a request which differs in seed")
     assert OUT.read_bytes() == content
+
+
+class Stopped(BaseException):
+    """The process ends here."""
+
+
+@pytest.mark.usefixtures("here")
+def test_the_journal_of_another_request_is_not_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*_: Any) -> None:
+        raise Stopped
+
+    monkeypatch.setattr(profile_device, "time_session", stop)
+    journal = journal_path(OUT)
+    with pytest.raises(Stopped):
+        profile("--seed", "1")
+    content = journal.read_bytes()
+    refused(profile("--retime"), "another request, which differs in seed (1 there, 0 here)")
+    assert journal.read_bytes() == content
+    with journal.open("ab") as stream:
+        stream.write(b"what was timed\n")
+    with pytest.raises(Stopped):
+        profile("--seed", "1", "--retime", "--samples", "9")
+    (line,) = journal.read_text().splitlines()
+    assert json.loads(line)["request"]["samples"] == 9

@@ -297,6 +297,28 @@ def test_memory_is_that_of_the_eager_call(monkeypatch: pytest.MonkeyPatch) -> No
     )
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_memory_is_measured_as_the_network_is_timed(
+    monkeypatch: pytest.MonkeyPatch, dtype: Any
+) -> None:
+    """In its precision, from a state that was made beforehand in fp32."""
+    seen: list[tuple[bool, set[torch.dtype]]] = []
+    original = SequenceModel._read
+
+    def read(model: SequenceModel, tokens: torch.Tensor, state: Any, *rest: Any) -> Any:
+        states = {part.dtype for one in state.states or () for part in one[:1]}
+        seen.append((torch.is_autocast_enabled("cpu"), states))
+        return original(model, tokens, state, *rest)
+
+    monkeypatch.setattr(SequenceModel, "_read", read)
+    both = 'self_attention = ["softmax", "linear"]'
+    space = parse_space(LANGUAGE.replace(both, 'self_attention = ["softmax"]'), "space")
+    workload = Workload(2, 7, mode="decode", dtype=dtype)
+    network_cost("peak_memory_mb", space, networks_of(space, 1)[0], workload, "cpu")
+    (made_low, _), (called_low, states) = seen
+    assert not made_low and called_low == (dtype == "bfloat16") and states == {torch.float32}
+
+
 ON_A_CARD = {
     "an encoder": ("classification", Workload(4, 4, runtime="graph")),
     "a text that is read": ("language_modelling", Workload(2, 16, mode="prefill", runtime="graph")),

@@ -11,15 +11,18 @@ import pytest
 from latency.device import DeviceFingerprint
 from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
+from nas.objectives.size import network_costs
+from nas.report.network_section import parts_section
 from nas.results.model_card import gather_facts, model_card
 from nas.results.networks import choose_inherited
+from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
 from nas.search.front import Baseline, FrontEntry, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
-from tests.support.trained_cases import networks, trained
+from tests.support.trained_cases import TRANSLATION, begun, networks, trained
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 RESULT: dict[str, Any] = {
@@ -88,6 +91,22 @@ def test_parameters_and_flops_are_those_counted(run: RunFolder) -> None:
     counted = cost(space.model, space.task, network(run))
     assert (facts["params"], facts["flops"]["value"]) == (counted.params, counted.flops)
     assert f"{counted.params:,}" in model_card(facts, "")
+
+
+def test_card_and_page_say_what_the_search_counted(tmp_path: Path) -> None:
+    workload = "[workload]\nbatch = 1\nsource = 14\ntarget = 14\n"
+    folder = begun(tmp_path / "run", TRANSLATION + workload)
+    one, space = network(folder), folder.spec.space
+    result = {"id": one.id, "architecture": one.to_json(), **RESULT}
+    folder.write_json(f"retrained/{one.id}/result.json", result)
+    number = int(network_costs(space, space.encode([one]))[0, 1])
+    lengths = {"source_length": 14, "target_length": 30}
+    facts = facts_of(folder)
+    assert facts["flops"] == {"value": number, "convention": "true", **lengths}
+    assert f"{number:,} for one example of 14 input tokens, 30 target" in model_card(facts, "")
+    page = str(parts_section(read_contents(folder), one))
+    assert f"{number:,}" in page
+    assert "Counted for one input of 14 tokens and 30 target tokens." in page
 
 
 def test_what_was_not_measured_is_said(run: RunFolder) -> None:

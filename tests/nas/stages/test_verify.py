@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from nas.objectives import OBJECTIVES
+from nas.objectives.latency_limits import Timed
 from nas.stages import verify
+from search_spaces.measurement import Measurement
 
 
 def test_what_is_predicted_does_not_depend_on_what_is_missing(
@@ -28,6 +30,24 @@ def test_what_is_predicted_does_not_depend_on_what_is_missing(
     whole = verify._predictions(run, batch, batch)
     assert verify._predictions(run, batch, batch[2:]) == whole[2:]
     assert verify._predictions(run, batch, []) == []
+
+
+def test_all_times_are_in_the_unit_that_confirming_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ms(value: float) -> Measurement:
+        return Measurement("latency_ms", value, value / 8)
+
+    meter = SimpleNamespace(
+        known=lambda network: True,
+        measure=lambda networks: Timed((ms(8.0), ms(40.0), ms(16.0))),
+        confirm=lambda networks: Timed((ms(15.0),), shorter=0.5),
+    )
+    monkeypatch.setattr(verify, "run_meter", lambda run, cost: meter)
+    std = OBJECTIVES["latency_ms"].std_name
+    predicted = [{"latency_ms": value, std: 0.1} for value in (8.0, 16.0, 16.0)]
+    networks: list[Any] = [SimpleNamespace(id=str(number)) for number in range(3)]
+    values, _, notes = verify._times(cast(Any, None), "latency_ms", networks, predicted)
+    assert list(values) == [ms(4.0), ms(15.0), ms(8.0)]
+    assert any("it needs 0.50 of that" in note.message for note in notes)
 
 
 def candidate(number: int, quality: float, cost: float) -> verify.Candidate:

@@ -15,7 +15,7 @@ from nas.console.app import app
 from nas.run.training_memory import supernet_text
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, load_space, parse_space
-from search_spaces.operators import largest, smallest
+from search_spaces.operators import enumerate_all, largest, smallest
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet, supernet_params
 from supernet.decoder import ElasticDecoder
@@ -58,8 +58,8 @@ class Positions:
         return Positions(len(range(self.rows)[rows]))
 
 
-def small(kind: str = "linear") -> SearchSpace:
-    """`lm-small` with a thousandth of its parameters, of one kind of attention."""
+def small(*kinds: str) -> SearchSpace:
+    """`lm-small` with a thousandth of its parameters, of these kinds of attention, or linear."""
     text = dump_space(load_space("lm-small"))
     for old, new in (
         ("max_length = 4096", f"max_length = {LENGTH}"),
@@ -74,7 +74,7 @@ def small(kind: str = "linear") -> SearchSpace:
     genes = {
         "embed_dim": [48, 64],
         "num_layers": [2, 3],
-        "self_attention": [kind],
+        "self_attention": kinds or ("linear",),
         "self_num_heads": [2],
         "self_num_kv_heads": [1],
         "ffn_dim": [96, 160],
@@ -226,13 +226,42 @@ def test_a_network_alone_needs_its_own_memory() -> None:
 
 
 def test_a_network_alone_keeps_what_its_own_kinds_keep() -> None:
-    space = parse_space(dump_space(small()).replace('["linear"]', '["softmax", "linear"]'), "both")
+    space = small("softmax", "linear")
     softmax, linear = (
         training_costs(space, 10**6, SETTINGS, network=largest_of(small(kind)))
         for kind in ("softmax", "linear")
     )
     every = training_costs(space, 10**6, SETTINGS)
     assert softmax.activation_bytes < linear.activation_bytes == every.activation_bytes
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_layers_that_look_at_several_outputs_are_counted(recompute: bool) -> None:
+    """As in the network that needs most of all."""
+    few, space = small("softmax", "linear"), small("softmax", "linear", "omni")
+    settings = replace(SETTINGS, recompute=recompute)
+    every = training_costs(space, 10**6, settings)
+    alone = [
+        training_costs(space, 10**6, settings, network=network)
+        for network in space.decode(enumerate_all(space))
+    ]
+    assert every.activation_bytes == max(one.activation_bytes for one in alone)
+    assert every.operations == max(one.operations for one in alone)
+    without = training_costs(few, 10**6, settings)
+    assert every.activation_bytes > 1.1 * without.activation_bytes
+    assert every.operations > 1.1 * without.operations
+
+
+def test_a_class_token_is_one_of_the_positions() -> None:
+    text = dump_space(load_space("listops"))
+    assert "class_token = false" in text
+    plain, marked = (
+        parse_space(text.replace("class_token = false", f"class_token = {value}"), "texts")
+        for value in ("false", "true")
+    )
+    assert batch_positions(marked, SETTINGS) == batch_positions(plain, SETTINGS)
+    found, like = (training_costs(space, 10**6, SETTINGS) for space in (marked, plain))
+    assert found == like
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "sandwich", "fair"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from latency.acceptance import UNIT_SESSIONS, SessionTimes
+from latency.acceptance import MOST_UNIT_SESSIONS, UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from nas.console.app import app
@@ -20,7 +21,8 @@ from nas.profiling.files import journal_path
 from nas.profiling.profile_device import ROUNDS
 from nas.profiling.timed_work import num_sessions
 from search_spaces.architecture import Architecture
-from tests.support.pipeline_cases import TINY
+from tests.support.pipeline_cases import TINY, edited
+from tests.support.timing_cases import Machine
 
 pytestmark = pytest.mark.usefixtures("few_regressors")
 
@@ -113,6 +115,34 @@ def test_a_killed_profile_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPat
     assert broken.timed == fake.timed
 
 
+@pytest.mark.parametrize("busy", [1, 2])
+def test_a_killed_profile_goes_on_doubting_until_its_reference_is_sure(
+    monkeypatch: pytest.MonkeyPatch, busy: int
+) -> None:
+    machine, whole = Machine(monkeypatch), Path("whole.json")
+    fatal = -1
+
+    def slow(n: int) -> float:
+        """In the first sessions of the profile one moment is faster than all others."""
+        if n == fatal:
+            machine.sessions.pop()
+            raise Killed
+        return 2.0 if n % MOST_UNIT_SESSIONS and n < busy * MOST_UNIT_SESSIONS else 1.0
+
+    machine.slow = slow
+    assert profile("--samples", "30", "--quiet", out=whole).exit_code == 0
+    machine.sessions.clear()
+    fatal = MOST_UNIT_SESSIONS
+    with pytest.raises(Killed):
+        profile("--samples", "30")
+    fatal = -1
+    done = profile("--samples", "30")
+    assert done.exit_code == 0, done.output
+    assert read_device_profile(OUT).digest == read_device_profile(whole).digest
+    counts = [int(number) for number in re.findall(r"(\d+) of 30 networks timed", done.stderr)]
+    assert counts[:3] == [15, 25, 30] and set(counts[3:]) == {30}  # those timed again count once
+
+
 def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeDevice(monkeypatch)
     fake.fatal = timer_sessions(2)
@@ -125,6 +155,9 @@ def test_the_journal_of_another_request_is_not_mixed_in(monkeypatch: pytest.Monk
     journal_path(OUT).write_text("{}\n")
     done = profile("--samples", "30")
     assert done.exit_code == 2 and "is damaged" in done.stderr
+    journal_path(OUT).write_text('{"request": {}}\n{"workload": Infinity}\n')
+    done = profile("--samples", "30")
+    assert done.exit_code == 2 and "is damaged (cannot convert float infinity" in done.stderr
 
 
 BAD = {
@@ -151,6 +184,19 @@ def test_bad_requests_are_one_sentence(what: str) -> None:
     done = profile(*arguments)
     assert done.exit_code == 2 and message in done.stderr and not done.stdout
     assert len(done.stderr.splitlines()) == 1
+    assert [file.name for file in Path().iterdir()] == ["tiny.toml"]
+
+
+def test_a_space_of_too_few_networks_is_refused() -> None:
+    few = edited(
+        ("embed_dim = [4, 8]", "embed_dim = [4]"),
+        ("num_layers = [1, 2]", "num_layers = [1]"),
+        ('["softmax", "linear", "omni"]', '["softmax"]'),
+    )
+    Path("tiny.toml").write_text(few, encoding="utf-8")
+    done = profile()
+    assert done.exit_code == 2 and "--samples" not in done.stderr
+    assert "the space tiny has only 4 networks, and a predictor needs at least 8" in done.stderr
     assert [file.name for file in Path().iterdir()] == ["tiny.toml"]
 
 
