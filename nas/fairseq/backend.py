@@ -9,10 +9,10 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
@@ -20,6 +20,7 @@ from nas.fairseq.folder import BEST, FairseqJob, check_task
 from nas.run.events import ArchitectureMeasured, Event, Note
 from nas.run.folder import RunFolder
 from nas.run.layout import result_file, weights_file
+from nas.run.stages import RETRAIN
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
 
@@ -117,7 +118,8 @@ def import_checkpoints(
 ) -> Iterator[Event]:
     """Take the weights of checkpoints into a run, as if it had trained the network itself.
 
-    Several are averaged, number by number. The network is scored once on the test split.
+    Several are averaged, number by number. The network is scored once on the test split, before
+    anything that the run has of it is given up.
 
     Args:
         folder: the run.
@@ -127,9 +129,8 @@ def import_checkpoints(
     Raises:
         UsageError: when the network is not on the front, or trained already.
         DataError: when a checkpoint cannot be read, or is of another network or space.
+        DivergedError: when the network's outputs are not finite numbers.
     """
-    from nas.executors.retraining.stage import retrain_stage
-    from nas.run.stage_runner import run_stage
     from nas.stages.base import Run
     from nas.stages.report import report
 
@@ -137,15 +138,13 @@ def import_checkpoints(
     found = _read_checkpoints(folder, files)
     run, network_id = Run(folder), found[0].blueprint.architecture.id
     with folder.locked():
-        entry, stage = pick(read_front(folder), network_id), retrain_stage(network_id)
-        if folder.has(result_file(network_id)):
-            if not replaces:
-                raise UsageError(
-                    f"{folder.path} has weights of the network {network_id} already; --replace "
-                    "puts these in their place"
-                )
-            folder.forget(stage.name, (*stage.files, *stage.outputs))
-        yield from run_stage(run, stage, lambda run: _take_over(run, entry, found, files))
+        entry = pick(read_front(folder), network_id)
+        if folder.has(result_file(network_id)) and not replaces:
+            raise UsageError(
+                f"{folder.path} has weights of the network {network_id} already; --replace "
+                "puts these in their place"
+            )
+        yield from _replace(run, entry, found, files)
         yield from report(run)
 
 
@@ -168,31 +167,42 @@ def _read_checkpoints(folder: RunFolder, files: Sequence[Path]) -> list[TrainedB
     return found
 
 
-def _take_over(
+def _replace(
     run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq], files: Sequence[Path]
 ) -> Iterator[Event]:
-    """The work of the stage that otherwise trains: write weights and scores."""
+    """Score the weights, and only then give up what the run has in their place."""
+    from latency.turns import computing
+    from nas.executors.retraining.stage import retrain_stage
+    from nas.run.stage_runner import run_stage
+
+    folder, stage = run.folder, retrain_stage(entry.id)
+    names, updates = ", ".join(map(str, files)), max(one.updates for one in found)
+    note = Note(stage.name, f"weights of {names}, trained by fairseq for {updates} updates")
+    folder.log(note)
+    yield note
+    with computing(run.computes_on):
+        weights, result = _scored(run, entry, found)
+    if folder.has(result_file(entry.id)):
+        folder.forget(stage.name, (*stage.files, *stage.outputs))
+    yield from run_stage(run, stage, lambda run: _take_over(run, entry, weights, result))
+
+
+def _scored(
+    run: OpenedRun, entry: FrontEntry, found: Sequence[TrainedByFairseq]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The mean of the weights, and the content of the file of its scores."""
     from nas.executors.retraining.stage import SCHEMA, scores_json
     from nas.fairseq.checkpoint import average_weights
     from search_spaces.costs import params
     from supernet.tasks.evaluation import score
-    from supernet.training.checkpoint import save
 
     network = found[0].network
     weights = average_weights([one.network for one in found])
     network.network.load_state_dict(weights)
     task, model, device = run.quick_task, network.network.to(run.spec.device), run.spec.device
-    name = f"retrain-{entry.id}"
-    updates = max(one.updates for one in found)
-    names = ", ".join(str(file) for file in files)
-    yield Note(name, f"weights of {names}, trained by fairseq for {updates} updates")
     valid = score(task, model, entry.architecture, task.valid, device=device)
-    save(
-        run.folder.path / weights_file(entry.id),
-        {"model": weights, "architecture": entry.architecture.to_json()},
-    )
     test = score(task, model, entry.architecture, task.open_test(), device=device)
-    result = {
+    return weights, {
         "schema": SCHEMA,
         "id": entry.id,
         "architecture": entry.architecture.to_json(),
@@ -203,9 +213,19 @@ def _take_over(
         "seed": run.spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
     }
+
+
+def _take_over(
+    run: OpenedRun, entry: FrontEntry, weights: Mapping[str, Any], result: Mapping[str, Any]
+) -> Iterator[Event]:
+    """The work of the stage that otherwise trains: write weights and scores."""
+    from supernet.training.checkpoint import save
+
+    state = {"model": weights, "architecture": entry.architecture.to_json()}
+    save(run.folder.path / weights_file(entry.id), state)
     run.folder.write_json(result_file(entry.id), result)
-    headline = test.headline
-    yield ArchitectureMeasured(name, entry.id, {f"test_{headline}": test.values[headline]})
+    name = next(name for name in result if name.startswith("test_"))
+    yield ArchitectureMeasured(f"{RETRAIN}{entry.id}", entry.id, {name: result[name]})
 
 
 def _last_lines(log: Path) -> list[str]:

@@ -231,6 +231,7 @@ def _write_script(path: Path, text: str) -> None:
 
 def _readme(folder: RunFolder, entry: FrontEntry) -> str:
     run = shlex.quote(str(folder.path))
+    best = shlex.quote(str(folder.path / fairseq_folder(entry.id) / BEST))
     return (
         f"# The network {entry.id} for fairseq\n\n"
         "This folder can be carried to any machine with fairseq (on Python 3.11 and newer "
@@ -240,5 +241,5 @@ def _readme(folder: RunFolder, entry: FrontEntry) -> str:
         "    ./generate.sh       # translate the validation split\n\n"
         "Then, where the run is, take the weights into it, score them on the test split, and go "
         "on as after `nas retrain`:\n\n"
-        f"    nas fairseq import {run} {fairseq_folder(entry.id)}/{BEST}\n"
+        f"    nas fairseq import {run} {best}\n"
     )

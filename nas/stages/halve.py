@@ -19,7 +19,7 @@ from dataclasses import replace
 from nas.objectives import QUALITY
 from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
 from nas.run.events import Event, Note, Progress
-from nas.run.layout import HALVING_FILE, checkpoints_folder
+from nas.run.layout import HALVING_FILE, begun_file, checkpoints_folder
 from nas.run.stages import RETRAIN
 from nas.search.front import Front, pick, read_front, read_winner
 from nas.stages.base import Run
@@ -34,7 +34,8 @@ def work(run: Run) -> Iterator[Event]:
     from nas.executors.retraining.stage import REACHED  # imports torch
 
     try:
-        left = candidates(read_front(run.folder), run.spec.pick, run.spec.retrain)
+        front = read_front(run.folder)
+        left = candidates(front, run.spec.pick, run.spec.retrain)
     except UsageError:  # nothing on the front is what the request picks, which retraining tells
         run.folder.append(HALVING_FILE, [])
         return
@@ -60,8 +61,10 @@ def work(run: Run) -> Iterator[Event]:
         # One without a loss has diverged.
         left.sort(key=lambda one: (one not in known, known.get(one, 0.0), everyone.index(one)))
         left = left[: (len(left) + 1) // 2]
+    trained = {left[0], *(baseline.entry.id for baseline in front.baselines)}
     for one in everyone:
-        if one not in left:
+        # What somebody had begun to train is trained behind the search, see `search_ids`.
+        if one not in trained and not run.folder.has(begun_file(RETRAIN + one)):
             shutil.rmtree(run.folder.path / checkpoints_folder(one), ignore_errors=True)
     run.folder.append(HALVING_FILE, [{"winner": left[0]}])
     yield Progress(STAGE, len(everyone), len(everyone), f"{left[0]} is left of {len(everyone)}")

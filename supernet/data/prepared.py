@@ -86,6 +86,10 @@ class StreamSplit:
     def __len__(self) -> int:
         return len(self.rows.tokens)
 
+    def longest_segment(self, length: int) -> int:
+        """Tokens of the longest segment where `length` are asked for, see `alone`."""
+        return int(self.rows.lengths.max(initial=1)) if self.alone else length
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ExampleSplit:

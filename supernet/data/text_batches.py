@@ -317,8 +317,7 @@ def stream_batches(
     Raises:
         UsageError: when a segment has more than `max_tokens`, or on wrong numbers.
     """
-    if split.alone:
-        length = int(split.rows.lengths.max(initial=1))
+    length = split.longest_segment(length)
     _check_segments(max_tokens, length)
     check_order(seed, epoch)
     if context is not None and context < 0:

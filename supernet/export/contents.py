@@ -195,7 +195,8 @@ def real_inputs(task: Task[Any, Any], blueprint: Blueprint) -> dict[str, Tensor]
 
 def _segments(text: StreamSplit, length: int, memory: int) -> dict[str, Tensor]:
     """The first segments of a text that fill the memory with what stands before them."""
-    parts = stream_batches(text, EXAMPLES * length, length, shuffle=False, context=memory or None)
+    most = EXAMPLES * text.longest_segment(length)
+    parts = stream_batches(text, most, length, shuffle=False, context=memory or None)
     for batch in parts:
         if batch.context is None:
             return {"tokens": batch.inputs}

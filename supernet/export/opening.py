@@ -7,7 +7,8 @@ folders, of which ours is taken.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,10 @@ WEIGHTS_FILES = ("model.safetensors", "weights.pt")
 
 
 class OnnxModel:
-    """Graphs of ONNX, called as our own networks are."""
+    """Graphs of ONNX, called as our own networks are.
+
+    Whatever runs them raises a `DataError` when onnxruntime cannot.
+    """
 
     def __init__(self, folder: Path, blueprint: Blueprint) -> None:
         """Open the graphs.
@@ -55,7 +59,8 @@ class OnnxModel:
         graphs = [folder / f"{graph}.onnx" for graph in blueprint.form.graphs]
         if missing := [graph for graph in graphs if not graph.is_file()]:
             raise DataError(f"{missing[0]} is missing; export the network anew")
-        self._driver, self._folder = onnx_driver, folder
+        self._driver, self._folder, self._failures = onnx_driver, folder, FAILURES
+        self._graphs = " and ".join(graph.name for graph in graphs)
         self._session = self._decoder = None
         try:
             if TASKS[blueprint.task].classifies:
@@ -68,22 +73,36 @@ class OnnxModel:
                 "the network anew"
             ) from error
 
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Let a failure of onnxruntime name the graphs."""
+        try:
+            yield
+        except self._failures as error:
+            raise DataError(
+                f"onnxruntime cannot run {self._graphs} of {self._folder} ({first_line(error)}); "
+                "export the network anew"
+            ) from error
+
     def __call__(self, inputs: Tensor, _: Architecture) -> Tensor:
         """Images or tokens → logits of classes."""
         assert self._session is not None
         name = self._session.get_inputs()[0].name
-        (logits,) = self._session.run(None, {name: inputs.numpy()})
+        with self._running():
+            (logits,) = self._session.run(None, {name: inputs.numpy()})
         return torch.from_numpy(logits)
 
     def start(self, _: Architecture) -> Any:
         """The state of a language model before the first token of one text."""
         assert self._decoder is not None
-        return self._decoder.start(np.zeros((1, 1), np.int64))
+        with self._running():
+            return self._decoder.start(np.zeros((1, 1), np.int64))
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
         """New tokens ``(1, N)`` → logits of what follows each, and the next state."""
         assert self._decoder is not None
-        logits, state = self._decoder.read(tokens.numpy(), state)
+        with self._running():
+            logits, state = self._decoder.read(tokens.numpy(), state)
         return torch.from_numpy(logits), state
 
     def translated(self, lines: Sequence[str]) -> list[str]:
@@ -91,9 +110,11 @@ class OnnxModel:
 
         Raises:
             UsageError: for a line that is too long.
+            DataError: when a graph cannot be run.
         """
         try:
-            return self._driver.translate(self._folder, lines, self._driver.Search())
+            with self._running():
+                return self._driver.translate(self._folder, lines, self._driver.Search())
         except ValueError as error:
             raise UsageError(str(error)) from error
 

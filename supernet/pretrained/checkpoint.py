@@ -232,8 +232,8 @@ def _family(file: Path, values: Mapping[str, Any]) -> Family:
         )
     family, classes = FAMILIES[kind], values.get("architectures")
     if classes:
-        unknown = [one for one in classes if one not in family.classes]
-        if not isinstance(classes, list) or unknown:
+        listed = isinstance(classes, list)
+        if not listed or any(one not in family.classes for one in classes):
             raise DataError(
                 f"{file}: architectures is {shown(classes)}; of the family {kind} known are "
                 f"{', '.join(family.classes)}"

@@ -6,6 +6,7 @@ alone, is refused by name.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -81,8 +82,8 @@ class Config:
         """A positive number."""
         value = self.get(key, default)
         fits = isinstance(value, int | float) and not isinstance(value, bool)
-        if not fits or not 0 < value < float("inf"):
-            raise self.wrong(key, value, "a positive number")
+        if not fits or not 0 < value <= sys.float_info.max:  # whole numbers may have any digits
+            raise self.wrong(key, value, f"a positive number up to {sys.float_info.max:.1e}")
         return float(value)
 
     def flag(self, key: str, default: bool) -> bool:

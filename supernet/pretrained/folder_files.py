@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import DataError
+from search_spaces.toml.source import shown
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.sentences import LENGTH_FILE, MODULES_FILE, PROMPTS_FILE
 
@@ -65,6 +66,10 @@ def _highest(file: Path) -> int | None:
             model = values.get("model")
             vocabulary = model.get("vocab") if isinstance(model, dict) else None
             added = values.get("added_tokens") or []
+            if not isinstance(added, list):
+                raise DataError(
+                    f"{file}: added_tokens is {shown(added)}; right is a list: fetch it anew"
+                )
             numbers = [one.get("id") for one in added if isinstance(one, dict)]
             if isinstance(vocabulary, list):  # unigram: pieces and scores, in their order
                 return _most([*numbers, len(vocabulary) - 1])

@@ -85,7 +85,7 @@ def _optional(file: Path) -> dict[str, Any]:
 
 
 def _plain(file: Path, name: object) -> str:
-    if not isinstance(name, str) or not name or Path(name).name != name:
+    if not isinstance(name, str) or name in ("", "..") or Path(name).name != name:
         raise DataError(f"{file} has Pooling in {shown(name)}; known is a folder beside it")
     return name
 
@@ -97,7 +97,7 @@ def _pooling(file: Path, prompted: bool) -> Literal["mean", "first"]:
         on = [key for key, value in values.items() if key.startswith("pooling_mode") and value]
         modes = [OLD_KEYS.get(key, key) for key in on]
     modes = modes if isinstance(modes, list) else [modes]
-    if len(modes) != 1 or modes[0] not in POOLINGS:
+    if len(modes) != 1 or not isinstance(modes[0], str) or modes[0] not in POOLINGS:
         raise DataError(
             f"{file} asks for pooling by {' and '.join(map(str, modes)) or 'nothing'}; known is "
             "one of mean and cls"
@@ -128,6 +128,7 @@ def _prompt(file: Path, values: Mapping[str, Any]) -> str:
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
     if name is None:
         return ""
-    if not isinstance(prompts, Mapping) or not isinstance(prompts.get(name), str):
+    known = prompts if isinstance(prompts, Mapping) else {}
+    if not isinstance(name, str) or not isinstance(known.get(name), str):
         raise DataError(f"{file}: default_prompt_name is {shown(name)}, which is none of prompts")
-    return str(prompts[name])
+    return str(known[name])

@@ -6,9 +6,10 @@ With the largest sizes and its own kinds of attention a network of the space is 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from search_spaces.architecture import (
@@ -20,10 +21,12 @@ from search_spaces.architecture import (
     self_attention,
     variant_of,
 )
+from search_spaces.errors import DataError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import MAX_SIZE
+from search_spaces.toml.source import shown
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.families.base import differing
 from supernet.pretrained.folder_files import IMAGE_FILES
@@ -51,6 +54,8 @@ TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 10
 # What the checkpoint's states weigh beside its embeddings: .9628 for .9595 after as many updates
 # (experiments/LOG.md, 2026-11-26).
 STATES_SHARE = 0.75
+# Mean and deviation where a checkpoint names none: those of the ViTImageProcessor of transformers.
+USUAL_SCALE = 0.5
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
 PRESET_SIZES = {
     "smoke": (5, 1, 32),
@@ -135,18 +140,32 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
 
 
 def _data(checkpoint: Checkpoint) -> dict[str, Any]:
-    """How pictures are normalised for a checkpoint that reads them.
+    """How pictures are normalised for a checkpoint that reads them, as transformers does it.
 
     Raises:
         DataError: for a damaged file.
     """
-    file = checkpoint.folder / IMAGE_FILES[0]
-    if not isinstance(checkpoint.settings.input, ImageInput) or not file.is_file():
+    file, shape = checkpoint.folder / IMAGE_FILES[0], checkpoint.settings.input
+    if not isinstance(shape, ImageInput) or not file.is_file():
         return {}
     values = read_object(file)
-    mean, std = values.get("image_mean"), values.get("image_std")
-    given = isinstance(mean, list) and isinstance(std, list)
-    return {"mean": mean, "std": std} if given and values.get("do_normalize", True) else {}
+    if values.get("do_normalize") is False:
+        return {"mean": [0.0] * shape.channels, "std": [1.0] * shape.channels}
+    return {
+        "mean": _of_channels(file, values, "image_mean", shape.channels),
+        "std": _of_channels(file, values, "image_std", shape.channels),
+    }
+
+
+def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int) -> list[float]:
+    """A number for each channel, where one may stand for all of them, or none for the usual one."""
+    value = USUAL_SCALE if values.get(key) is None else values[key]
+    numbers = value if isinstance(value, list) else [value] * channels
+    if not all(isinstance(one, int | float) for one in numbers):
+        raise DataError(
+            f"{file}: {key} is {shown(value)}; right is a number for each channel of a picture"
+        )
+    return numbers
 
 
 def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:

@@ -43,8 +43,16 @@ from supernet.pretrained.sentences import LENGTH_FILE, TOKENIZER_SETTINGS
 from supernet.pretrained.tensors import WEIGHTS_FILE, read_tensors
 
 OWN = re.compile(r"projections\.[^.]+")
-# Of older writers, whose facts stand in other keys now.
-REPLACED = ("torch_dtype", "rope_scaling", "auto_map", "num_labels", "_name_or_path")
+# Of older writers, whose facts stand in other keys now; and a list of the origin's layers, which a
+# family that needs one writes anew.
+REPLACED = (
+    "torch_dtype",
+    "rope_scaling",
+    "auto_map",
+    "num_labels",
+    "_name_or_path",
+    "layer_types",
+)
 
 
 def stock_problem(

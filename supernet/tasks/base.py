@@ -318,7 +318,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
         *,
         device: str,
         beam: BeamSettings,
-        max_tokens: int,
+        max_tokens: int | None,
     ) -> Scores:
         """The task's metrics of a network on a split.
 
@@ -329,7 +329,8 @@ class Task(ABC, Generic[BatchT, SplitT]):
             split: of the task.
             device: where to compute.
             beam: how translations are searched for.
-            max_tokens: tokens of a batch that is translated, see `translate_lines`.
+            max_tokens: tokens of a batch that is translated, see `translate_lines`; if None the
+                usual ones, or as many as the longest line needs.
         """
         return Scores(found.scores, "accuracy", found.count)
 

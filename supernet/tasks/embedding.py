@@ -206,7 +206,7 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         *,
         device: str,
         beam: BeamSettings,
-        max_tokens: int,
+        max_tokens: int | None,
     ) -> Scores:
         """See `Task.scores`; of pairs also ``checkpoint_recall_at_10``, the checkpoint's own."""
         scores = found.scores

@@ -17,7 +17,7 @@ from supernet.extraction import Supernet
 from supernet.loss import summed_divergence
 from supernet.precision import autocast, tf32
 from supernet.slices import Casts
-from supernet.tasks.base import DECODING_TOKENS, Evaluation, Scores, Task
+from supernet.tasks.base import Evaluation, Scores, Task
 
 
 @contextmanager
@@ -135,7 +135,7 @@ def score(
     *,
     device: str = "cpu",
     beam: BeamSettings | None = None,
-    max_tokens: int = DECODING_TOKENS,
+    max_tokens: int | None = None,
 ) -> Scores:
     """Score a network of a model on a split of its task.
 
@@ -146,7 +146,8 @@ def score(
         split: of the task.
         device: where to compute.
         beam: how translations are searched for; the usual beam of 4 if not given.
-        max_tokens: tokens of a batch that is translated, see `translate_lines`.
+        max_tokens: tokens of a batch that is translated, see `translate_lines`; the usual ones, or
+            as many as the longest line needs, if not given.
 
     Raises:
         DivergedError: when a translation network's outputs are not finite numbers.

@@ -230,7 +230,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         those of the last depend on as many for each layer, and lanes begin that much earlier.
         """
         length = self._segment_length
-        most = max(EVALUATION_TOKENS, length)
+        most = max(EVALUATION_TOKENS, split.longest_segment(length))
         decoder = decoder_of(architecture)
         if decoder.memory_length:
             assert isinstance(model, LanguageModel)
@@ -256,7 +256,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         repeats_N, places_N = distances(split, length)
         groups = [("repeats", *one) for one in _stretches(repeats_N)]
         groups += [("positions", *one) for one in _stretches(places_N)]
-        most = max(EVALUATION_TOKENS, length)
+        most = max(EVALUATION_TOKENS, split.longest_segment(length))
         marked = [
             stream_batches(replace(split, recalled=marks_N), most, length, shuffle=False)
             for *_, marks_N in groups
@@ -290,7 +290,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         *,
         device: str,
         beam: BeamSettings,
-        max_tokens: int,
+        max_tokens: int | None,
     ) -> Scores:
         """See `Task.scores`."""
         if split.scored is not None:

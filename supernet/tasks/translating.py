@@ -163,12 +163,23 @@ def translate_tokens(
     return target_tokenizer.decode(texts)
 
 
+def decoded_tokens(length: int, limit: int, settings: BeamSettings) -> int:
+    """Most tokens that decoding a source may hold at once, over its beams.
+
+    Args:
+        length: of the source, with its end mark.
+        limit: positions of the network.
+        settings: how to search.
+    """
+    return settings.beam_size * max(length, settings.longest(length, limit))
+
+
 def _plan(limit: int, rows: Rows, settings: BeamSettings, max_tokens: int) -> list[list[int]]:
     """Numbers of the rows of every batch.
 
     Longest first: what does not fit into memory shows at once.
     """
-    sizes: dict[int, int] = {}  # most tokens that decoding a row may hold at once, over its beams
+    sizes: dict[int, int] = {}
     for number, row in enumerate(rows):
         length = len(row) + 1
         if length == 1:
@@ -179,7 +190,7 @@ def _plan(limit: int, rows: Rows, settings: BeamSettings, max_tokens: int) -> li
                 f"at most {limit}: split the line, or raise max_length in the space's [model] "
                 "table and search anew"
             )
-        sizes[number] = settings.beam_size * max(length, settings.longest(length, limit))
+        sizes[number] = decoded_tokens(length, limit, settings)
     order = sorted(sizes, key=lambda number: (sizes[number], len(rows[number])), reverse=True)
     if order and sizes[order[0]] > max_tokens:
         raise UsageError(

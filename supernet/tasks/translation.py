@@ -24,7 +24,7 @@ from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
-from supernet.tasks.translating import StepwiseTranslator, translate_tokens
+from supernet.tasks.translating import StepwiseTranslator, decoded_tokens, translate_tokens
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
@@ -151,7 +151,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         *,
         device: str,
         beam: BeamSettings,
-        max_tokens: int,
+        max_tokens: int | None,
     ) -> Scores:
         """See `Task.scores`.
 
@@ -185,7 +185,7 @@ def split_bleu(
     split: PairSplit,
     device: str,
     beam: BeamSettings | None = None,
-    max_tokens: int = DECODING_TOKENS,
+    max_tokens: int | None = None,
 ) -> Bleu:
     """BLEU of a network's translations of a split, which has to have its text.
 
@@ -194,12 +194,17 @@ def split_bleu(
     Arguments and errors as for `score`.
     """
     assert isinstance(model, TranslationModel)
+    beam = beam or BeamSettings()
+    if max_tokens is None:
+        longest = int(split.source.lengths.max(initial=0)) + 1
+        most = decoded_tokens(longest, model.settings.max_length, beam)
+        max_tokens = max(DECODING_TOKENS, most)
     lines = translate_tokens(
         StepwiseTranslator(model, architecture),
         [split.source[number].tolist() for number in range(len(split))],
         task.source_tokenizer,
         task.target_tokenizer,
-        beam or BeamSettings(),
+        beam,
         max_tokens=max_tokens,
         device=device,
     )

@@ -204,10 +204,11 @@ class Trainer:
     def loss_at(self, share: float) -> float | None:
         """The probes' mean validation loss at the first check from a share of the training on.
 
-        Of a training that was begun earlier as of one that is going on.
+        Of a training that was begun earlier as of one that is going on. One that ended before that
+        share of what was planned is judged by its last check.
 
         Args:
-            share: of the epochs, above 0 and at most 1.
+            share: of the epochs planned, above 0 and at most 1.
 
         Returns:
             None as long as there was no such check.
@@ -217,6 +218,8 @@ class Trainer:
         if not self.history:
             return None
         least = share * self._epochs()
+        if self._ended():  # which may have been before its time
+            least = min(share * self._planned(), self._epoch)
         for line in self.history:
             loss, epoch = line["probe_loss"], line["epoch"]
             if loss is not None and epoch is not None and epoch >= least:
@@ -243,10 +246,12 @@ class Trainer:
 
     def _epochs(self) -> int:
         """Epochs planned, as far as is known; the last one may be cut short."""
-        if self._ended():
-            return self._epoch
-        per_epoch = (self._updates - self._within) / self._epoch
-        return max(self._epoch + 1, min(self._settings.epochs, math.ceil(self._total / per_epoch)))
+        return self._epoch if self._ended() else max(self._epoch + 1, self._planned())
+
+    def _planned(self) -> int:
+        """Epochs of a training that goes on to its end, by the length of those so far."""
+        done = self._updates - self._within
+        return min(self._settings.epochs, math.ceil(self._total * self._epoch / done))
 
     def _remember(self, train_loss: float, probe_loss: float | None, tau: float) -> None:
         self.history.append(

@@ -9,8 +9,9 @@ import json
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,56 @@ def test_a_name_is_resolved_once_and_the_connection_goes_to_what_was_checked(
         assert got.empty()
     assert not refused.good and "leads to 127.0.0.1" in refused.text
     assert "NAS_WEBHOOK_PRIVATE" in refused.text
+
+
+FIRST, SECOND, THIRD = "192.0.2.1", "192.0.2.2", "192.0.2.3"
+
+
+@pytest.mark.parametrize(
+    ("errors", "tried", "words"),
+    [
+        ({}, [FIRST], "thanks"),
+        ({FIRST: httpx.ConnectTimeout}, [FIRST, SECOND], "thanks"),
+        (
+            {FIRST: httpx.ConnectTimeout, SECOND: httpx.ConnectError},
+            [FIRST, SECOND, THIRD],
+            "thanks",
+        ),
+        (dict.fromkeys((FIRST, SECOND, THIRD), httpx.ConnectTimeout), [FIRST, SECOND, THIRD], None),
+        # What may have arrived is not sent to another address.
+        ({FIRST: httpx.ReadTimeout}, [FIRST], None),
+    ],
+)
+def test_other_addresses_of_a_name_stand_in_for_one_that_swallows_everything(
+    monkeypatch: pytest.MonkeyPatch,
+    errors: dict[str, type[httpx.TransportError]],
+    tried: list[str],
+    words: str | None,
+) -> None:
+    waits: dict[str, float | None] = {}
+
+    async def lookup(_: str, port: int, **__: object) -> list[Any]:
+        kind = socket.AF_INET, socket.SOCK_STREAM, 6, ""
+        return [(*kind, (address, port)) for address in (FIRST, SECOND, THIRD)]
+
+    async def words_of_thanks() -> AsyncIterator[bytes]:
+        yield b"thanks"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        waits[request.url.host] = request.extensions["timeout"]["connect"]
+        if error := errors.get(request.url.host):
+            raise error("there is nothing")
+        return httpx.Response(200, content=words_of_thanks())
+
+    client = partial(httpx.AsyncClient, transport=httpx.MockTransport(answer))
+    monkeypatch.setattr(anyio, "getaddrinfo", lookup)
+    monkeypatch.setattr(httpx, "AsyncClient", client)
+    found = sent("http://hooks.example/x")
+    assert list(waits) == tried
+    # The last one has all the time that there is; the others leave some to those behind them.
+    assert waits == {one: None if one == THIRD else webhooks.CONNECT_S for one in tried}
+    assert found.good is (words is not None)
+    assert found.text == words or (words is None and "nothing could be sent" in found.text)
 
 
 def test_other_answers_are_failures() -> None:

@@ -201,7 +201,8 @@ class QwenFamily(LlamaLike):
         slides = slides and size is not None
         usual = [SLIDING if slides and n >= first else FULL for n in range(count)]
         types = config.get("layer_types", usual)
-        if not isinstance(types, list) or len(types) != count or set(types) - {FULL, SLIDING}:
+        known = isinstance(types, list) and all(one in (FULL, SLIDING) for one in types)
+        if not known or len(types) != count:
             raise config.wrong("layer_types", types, f"{count} of {FULL!r} and {SLIDING!r}")
         if SLIDING not in types:
             return ("softmax",) * count

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -18,17 +19,25 @@ from nas.fairseq import backend as fairseq_backend
 from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
 from nas.fairseq.checkpoint import write_checkpoint
 from nas.fairseq.data import DataBin, open_data_bin
-from nas.fairseq.folder import SETTINGS, prepare_job
+from nas.fairseq.folder import BEST, SETTINGS, prepare_job
 from nas.fairseq.plugin import USER_DIR
 from nas.run.folder import RunFolder
 from nas.stages.retrain import retrain
-from search_spaces.errors import DataError, NasError, RunConflictError, UsageError
+from search_spaces.errors import (
+    DataError,
+    DivergedError,
+    NasError,
+    RunConflictError,
+    UsageError,
+)
 from supernet.building import build_network
 from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.export.blueprint import Blueprint
+from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load
 from tests.support import trained_cases
 from tests.support.data_bin_cases import small_splits, write_data_bin
+from tests.support.pipeline_cases import tree
 from tests.support.trained_cases import LANGUAGE, TRANSLATION, begun, networks, with_front
 
 small_corpus = trained_cases.small_corpus
@@ -42,10 +51,14 @@ def run(tmp_path: Path) -> RunFolder:
     return folder
 
 
-def checkpoint(run: RunFolder, name: str = "c.pt", number: int = 0, seed: int = 0) -> Path:
+def checkpoint(
+    run: RunFolder, name: str = "c.pt", number: int = 0, seed: int = 0, broken: bool = False
+) -> Path:
     space, network = run.spec.space, networks(run.spec.space, 3)[number]
     torch.manual_seed(seed)
     model = build_network(space.model, "translation", network).network
+    if broken:
+        torch.nn.init.constant_(next(model.parameters()), torch.nan)
     blueprint = Blueprint("translation", space.model, network)
     write_checkpoint(run.path.parent / name, blueprint, model.state_dict(), ("en", "de"))
     return run.path.parent / name
@@ -119,6 +132,19 @@ def test_the_plugin_brings_all_it_needs_along(run: RunFolder) -> None:
         "checkpoint.py",
     }
     assert not (lib / "nas" / "run").exists() and (lib / "NOTICE").exists()
+
+
+def test_the_command_that_takes_the_weights_works_from_any_folder(tmp_path: Path) -> None:
+    folder = begun(tmp_path / "my run")
+    with_front(folder)
+    job = prepare_job(folder, "best")
+    (told,) = [
+        shlex.split(line)
+        for line in (job.path / "README.md").read_text("utf-8").splitlines()
+        if line.startswith("    nas ")
+    ]
+    assert told[:3] == ["nas", "fairseq", "import"]
+    assert [Path(one) for one in told[3:]] == [folder.path, job.path / BEST]
 
 
 def test_other_tasks_are_refused(tmp_path: Path) -> None:
@@ -224,6 +250,33 @@ def test_weights_are_replaced_only_when_asked(run: RunFolder) -> None:
     network = networks(run.spec.space, 1)[0]
     found = load(run.path / "retrained" / network.id / "weights.pt")["model"]["tables.0.weight"]
     assert torch.equal(found, load(other)["model"]["network.tables.0.weight"])
+
+
+def test_weights_that_cannot_be_scored_replace_nothing(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    list(import_checkpoints(run, [checkpoint(run)]))
+    before = tree(run.path / "retrained")
+    broken = checkpoint(run, "broken.pt", broken=True)
+    with pytest.raises(DivergedError, match="cannot translate"):
+        list(import_checkpoints(run, [broken], replaces=True))
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslationTask, "open_test", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            list(import_checkpoints(run, [checkpoint(run, "other.pt", seed=5)], replaces=True))
+    assert tree(run.path / "retrained") == before
+    network = networks(run.spec.space, 1)[0]
+    assert any(type(e).__name__ == "StageSkipped" for e in retrain(run, network.id))
+
+
+def test_what_cannot_be_scored_is_no_training_that_was_begun(run: RunFolder) -> None:
+    with pytest.raises(DivergedError, match="cannot translate"):
+        list(import_checkpoints(run, [checkpoint(run, broken=True)]))
+    assert not (run.path / "retrained").exists() and not run.found("stages/retrain-*")
+
+
+def stopped(_: object) -> NoReturn:
+    raise KeyboardInterrupt
 
 
 def test_weights_that_do_not_belong_to_the_run(run: RunFolder, tmp_path: Path) -> None:

@@ -113,7 +113,8 @@ def test_bleu_is_counted_on_joined_words(tmp_path: Path, monkeypatch: pytest.Mon
     lines = list(task.valid.source_lines)
     monkeypatch.setattr(translation, "translate_tokens", lambda *_, **__: lines)
     model = torch.nn.Module()
-    model.__class__ = translation.TranslationModel  # of which nothing is asked here
+    model.__class__ = translation.TranslationModel  # of which nothing else is asked here
+    model.settings = run.spec.space.model  # type: ignore[assignment]
     found = split_bleu(task, _as_supernet(model), None, task.valid, "cpu")  # type: ignore[arg-type]
     assert found.score == pytest.approx(100.0) and found.reference_length == 5
 

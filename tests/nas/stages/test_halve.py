@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from nas.console.commands.search import Here
+from nas.executors.retraining.stage import REACHED
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.results.reader import read_contents
 from nas.results.state import read_state
-from nas.run.events import Progress
+from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
-from nas.search.front import read_front, read_winner
+from nas.run.layout import checkpoints_folder
+from nas.search.front import Baseline, pick, read_front, read_winner
+from nas.stages import halve
 from nas.stages.halve import candidates, stops
 from nas.stages.pipeline import run_search
 from search_spaces.errors import UsageError
 from tests.nas.search.test_front import THREE, entry, front
 from tests.support.pipeline_cases import finished, spec_of, work
+from tests.support.trained_cases import with_front
 
 LONG = {"retrain.epochs": "10"}
 
@@ -77,6 +84,31 @@ def test_the_winner_ends_as_if_it_had_been_alone_also_after_kills(tmp_path: Path
     name = f"retrained/{won}/result.json"
     assert alone.read_json(name) == folder.read_json(name)
     assert read_front(alone).entries == read_front(folder).entries
+
+
+class Reaching:
+    """Tells losses in place of training: of two the one named first has less."""
+
+    def retrain(self, run: Any, ids: list[str], share: float) -> Iterator[Event]:
+        for number, one in enumerate(ids):
+            (run.folder.path / checkpoints_folder(one)).mkdir(parents=True, exist_ok=True)
+            yield Progress(f"retrain-{one}", 1, 1, "", {REACHED: float(number)})
+
+
+def test_trainings_of_losers_that_go_on_behind_it_are_kept(tmp_path: Path) -> None:
+    """Those of baselines, and those that somebody had begun by name."""
+    spec = spec_of(tmp_path / "spec", numbers=LONG, retrain=4, pick="best")
+    folder = RunFolder.create(tmp_path / "run", spec)
+    won, baseline, begun, lost = with_front(folder, 4)
+    front = read_front(folder)
+    held = replace(front, baselines=(Baseline(pick(front, baseline), ("largest",)),))
+    folder.write_json("pareto.json", held.to_json())
+    folder.begin(f"retrain-{begun}", "digest")
+    run: Any = SimpleNamespace(folder=folder, spec=spec, executor=Reaching())
+    list(halve.work(run))
+    assert read_winner(folder) == won
+    left = {path.parent.name for path in folder.path.glob("retrained/*/checkpoints")}
+    assert left == {won, baseline, begun} and lost not in left
 
 
 def test_a_pick_that_nothing_meets_keeps_no_report_away(tmp_path: Path) -> None:

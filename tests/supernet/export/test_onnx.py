@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportSource, check_parity, open_format, write_package
-from supernet.export.opening import open_package
+from supernet.export.opening import OnnxModel, open_package
 from supernet.tasks.opening import open_task
 from tests.support import decoder_cases, export_networks, supernet_cases
 from tests.support.decoder_cases import random_translator, random_writer, translator, writer
@@ -49,6 +49,7 @@ pytest.importorskip("onnxruntime", reason="the extra export")
 from supernet.export import onnx as onnx_export  # noqa: E402
 from supernet.export import onnx_driver  # noqa: E402
 from supernet.export.onnx import write_graphs  # noqa: E402
+from supernet.export.onnx_failures import FAILURES  # noqa: E402
 from tests.support import onnx_cases as cases  # noqa: E402
 
 TOLERANCE = 1e-4
@@ -179,6 +180,47 @@ def test_a_graph_that_is_not_there_is_told(folder: Path) -> None:
 
 def test_a_whole_graph_is_none_of_these(folder: Path) -> None:
     assert check_parity(open_format("onnx"), folder) < TOLERANCE
+
+
+def test_a_graph_that_cannot_be_run_is_told(folder: Path) -> None:
+    """As one for pictures of another size, which opens like any."""
+    package = open_package(folder)
+    network = package.blueprint.architecture
+    assert package.model(torch.zeros(1, 1, 8, 8), network).shape == (1, 10)
+    message = r"onnxruntime cannot run classifier\.onnx of .*export the network anew"
+    with pytest.raises(DataError, match=message) as error:
+        package.model(torch.zeros(1, 1, 4, 8), network)
+    assert "\n" not in str(error.value)
+
+
+class Failing:
+    """Graphs that write text until they fail."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def start(self, *_: object) -> NoReturn:
+        raise FAILURES[0]("it ends here\nand there")
+
+    read = start
+
+
+def test_graphs_that_write_text_are_named_where_they_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_driver, "Decoder", Failing)
+    monkeypatch.setattr(onnx_driver, "translate", Failing().start)
+    for graph in ("source", "step"):
+        (tmp_path / f"{graph}.onnx").touch()
+    texts = random_blueprint(0, "language_modelling")
+    writes = OnnxModel(tmp_path, texts)
+    message = r"cannot run .*step\.onnx of .* \(it ends here\); export the network anew$"
+    with pytest.raises(DataError, match=message):
+        writes.start(texts.architecture)
+    with pytest.raises(DataError, match=message):
+        writes.step(torch.zeros(1, 1, dtype=torch.int64), None)
+    with pytest.raises(DataError, match=message):
+        OnnxModel(tmp_path, random_blueprint(0, "translation")).translated(["a"])
 
 
 def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,13 @@ from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from supernet.beam_search import BeamSettings
+from supernet.export.contents import read_reference
 from supernet.export.formats import check_parity, open_format
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
+from tests.supernet.data.test_recall import SPACE
 from tests.support.export_cases import export_to, module_of, opened, run_of, seal
+from tests.support.trained_cases import trained
 
 pytestmark = pytest.mark.export
 
@@ -126,6 +129,15 @@ def test_drawn_texts_differ_by_seed(runs: dict[str, RunFolder], tmp_path: Path) 
     network = module.load_network()
     texts = [module.continue_text(network, [1], 9, temperature=1.0, seed=s) for s in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_sequences_that_stand_alone_are_exported_whole(tmp_path: Path) -> None:
+    """Also where they are longer than several segments of other texts."""
+    text = SPACE.replace("max_length = 24", "max_length = 160")
+    made = export_to(trained(tmp_path / "run", text), "safetensors", tmp_path / "out")
+    assert made.facts["difference"] < 1e-4
+    reference = read_reference(tmp_path / "out" / "check.safetensors")
+    assert reference.inputs["tokens"].shape == (4, 160)
 
 
 def test_too_long_a_source_is_refused(folder: Path) -> None:

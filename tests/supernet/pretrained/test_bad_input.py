@@ -304,6 +304,8 @@ def test_a_family_that_is_not_known(folder: Any) -> None:
         ("llama", ["LlamaForSequenceClassification"]),
         ("vit", ["ViTModel"]),
         ("gpt2", "GPT2LMHeadModel"),
+        ("gpt2", 1),
+        ("gpt2", [{}]),
     ],
 )
 def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> None:
@@ -341,10 +343,12 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
         ("llama", {"logit_scale": 2.0}, "the setting 'logit_scale' (2.0)"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder is true"),
         ("llama", {"rms_norm_eps": 2.0}, "norm_eps is between 0 and 1"),
+        ("llama", {"rms_norm_eps": 10**309}, "what is known here is a positive number up to"),
         ("mistral", {"sliding_window": -1}, "sliding_window is -1"),
         ("mistral", {"layer_types": ["full_attention"] * 3}, "layer_types"),
         ("qwen3", {"layer_types": ["chunked_attention"] * 3}, "layer_types"),
         ("qwen3", {"layer_types": ["full_attention"] * 2}, "layer_types"),
+        ("qwen3", {"layer_types": [[], [], []]}, "layer_types"),
         ("qwen3", {"use_sliding_window": False}, "use_sliding_window is false"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("gpt2", {"scale_attn_weights": False}, "scale_attn_weights is false"),
@@ -402,7 +406,12 @@ def test_a_tokenizer_of_another_network(folder: Any, name: str, text: str) -> No
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("tokenizer.json", "{}"), ("tokenizer.json", "a"), ("vocab.json", "[]")],
+    [
+        ("tokenizer.json", "{}"),
+        ("tokenizer.json", "a"),
+        ("tokenizer.json", '{"model": {"vocab": {"a": 1}}, "added_tokens": 5}'),
+        ("vocab.json", "[]"),
+    ],
 )
 def test_a_tokenizer_that_is_damaged(folder: Any, name: str, text: str) -> None:
     place = folder("gpt2")
@@ -442,6 +451,16 @@ def test_pooling_twice(folder: Any) -> None:
     assert "mean and cls" in refused(place)
 
 
+@pytest.mark.parametrize("mode", [{}, [{}], [], ["mean", "cls"], "max"])
+def test_newer_pooling_that_is_not_known(folder: Any, mode: Any) -> None:
+    place = st_folder(folder("bert"))
+    file = place / "1_Pooling" / "config.json"
+    file.write_text('{"pooling_mode": "cls"}')
+    assert read_checkpoint(place).settings.pooling == "first"
+    file.write_text(json.dumps({"pooling_mode": mode}))
+    assert "known is one of mean and cls" in refused(place)
+
+
 @pytest.mark.parametrize(
     ("modules", "words"),
     [
@@ -452,6 +471,14 @@ def test_pooling_twice(folder: Any) -> None:
         ),
         ([{"type": "a.Transformer", "path": "0_T"}, {"type": "a.Pooling"}], "in '0_T'"),
         ([{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "../x"}], "'../x'"),
+        (
+            [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": ".."}],
+            "in '..'; known is a folder beside it",
+        ),
+        (
+            [{"type": "a.Transformer", "path": ""}, {"type": "a.Pooling", "path": "."}],
+            "in '.'; known is a folder beside it",
+        ),
         ({"a": 1}, "no list of modules"),
     ],
 )
@@ -482,5 +509,6 @@ def test_prompts(folder: Any) -> None:
     file.write_text(json.dumps({"prompts": {"query": "ask: "}, "default_prompt_name": "query"}))
     sentence = read_checkpoint(place).sentence
     assert sentence is not None and sentence.prompt == "ask: " and sentence.max_tokens == 32
-    file.write_text(json.dumps({"prompts": {}, "default_prompt_name": "query"}))
-    assert "which is none of prompts" in refused(place)
+    for prompts, name in (({}, "query"), ({}, []), ({"query": 3}, "query"), ("query", "query")):
+        file.write_text(json.dumps({"prompts": prompts, "default_prompt_name": name}))
+        assert "which is none of prompts" in refused(place)

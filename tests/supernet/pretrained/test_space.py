@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nas.console.app import app
+from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
 from search_spaces.operators import largest
 from supernet.building import build_supernet
@@ -145,6 +146,31 @@ def test_pictures_are_normalised_as_for_the_checkpoint(hub: Any, tmp_path: Path)
     (place / "preprocessor_config.json").write_text(json.dumps(values))
     found = parse_space(space_text(read_checkpoint(place)), "mine.toml")
     assert Scale.read(found.data) == Scale((0.5, 0.4), (0.5, 0.2))
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "std"),
+    [
+        ({"do_normalize": False, "image_mean": [0.4, 0.4]}, 0.0, 1.0),
+        ({"do_normalize": True}, 0.5, 0.5),
+        ({"image_mean": 0.25, "image_std": None}, 0.25, 0.5),
+    ],
+)
+def test_pictures_are_normalised_as_usual_where_the_checkpoint_does_not_say_it(
+    hub: Any, values: dict[str, Any], mean: float, std: float, tmp_path: Path
+) -> None:
+    place = write_model(hub, tmp_path / "vit", "vit")
+    (place / "preprocessor_config.json").write_text(json.dumps(values))
+    found = parse_space(space_text(read_checkpoint(place)), "mine.toml")
+    assert Scale.read(found.data) == Scale((mean, mean), (std, std))
+
+
+@pytest.mark.parametrize("value", ["0.5", {}, [0.5, "a"]])
+def test_scales_of_pictures_that_are_none(hub: Any, value: Any, tmp_path: Path) -> None:
+    place = write_model(hub, tmp_path / "vit", "vit")
+    (place / "preprocessor_config.json").write_text(json.dumps({"image_mean": value}))
+    with pytest.raises(DataError, match="image_mean is .* a number for each channel"):
+        space_around(read_checkpoint(place))
 
 
 def test_large_vocabularies_are_scored_in_parts(hub: Any, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     CLASSES,
     FAMILIES,
+    change_config,
     mask_of,
     st_folder,
     tokens_of,
@@ -125,6 +126,14 @@ def test_smaller_networks_are_written(hub: Any, family: str, tmp_path: Path) -> 
     model = load(hub, tmp_path / "out", family)
     assert (outputs(model, family) - own_outputs(network, family)).abs().max() < TOLERANCE
     assert model.config.num_hidden_layers == 2
+
+
+def test_a_llama_that_lists_its_layers_is_written_with_fewer(hub: Any, tmp_path: Path) -> None:
+    place = write_model(hub, tmp_path / "in", "llama")
+    change_config(place, layer_types=["full_attention"] * 3)
+    found = read_checkpoint(place)
+    write_checkpoint(tmp_path / "out", built(found, smaller(found)), "llama", found)
+    assert load(hub, tmp_path / "out", "llama").config.num_hidden_layers == 2
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -12,12 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
 from supernet.tasks import language_modelling, translation
+from supernet.tasks.base import DECODING_TOKENS
 from supernet.tasks.bleu import corpus_bleu
-from supernet.tasks.evaluation import evaluate, loss_error, score
+from supernet.tasks.evaluation import by_distance, evaluate, loss_error, score
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.texts import MOST_NATS
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
@@ -255,6 +257,33 @@ def test_fewer_examples_hold_every_class_in_its_share() -> None:
     assert torch.equal(some.labels, labels[some.inputs.flatten().long()])
     assert torch.equal(task.first_valid(20).valid.inputs, some.inputs)
     assert task.first_valid(100) is task
+
+
+def test_lines_that_stand_alone_are_read_whole_whatever_their_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task: Any = copy.copy(task_of("language_modelling"))
+    task._segment_length = 2
+    model: Any = supernet_of(SPACES["language_modelling"])
+    (network,) = networks_of(SPACES["language_modelling"], 1)
+    split = replace(task.valid, alone=True)
+    assert split.rows.lengths.max() > 2
+    told = []
+    for tokens in (10_000, 1):
+        monkeypatch.setattr(language_modelling, "EVALUATION_TOKENS", tokens)
+        apart = by_distance(task, model, network, split)
+        nats = [one["nats"] for stretches in apart.values() for one in stretches]
+        told.append([evaluate(task, model, network, split).loss, *nats])
+    assert told[1] == pytest.approx(told[0], rel=1e-5)
+
+
+def test_batches_hold_the_longest_line_unless_they_are_told_otherwise() -> None:
+    task, model = task_of("translation").first_valid(1), supernet_of(SPACES["translation"])
+    (network,) = networks_of(SPACES["translation"], 1)
+    many = BeamSettings(beam_size=DECODING_TOKENS // 10)
+    assert score(task, model, network, task.valid, beam=many).bleu_signature is not None
+    with pytest.raises(UsageError, match="cannot hold line 1, .* allow at least that many"):
+        score(task, model, network, task.valid, beam=many, max_tokens=DECODING_TOKENS)
 
 
 def test_a_source_that_was_cut_is_translated_as_it_was_cut() -> None:

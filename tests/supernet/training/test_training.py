@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,7 +18,7 @@ from supernet.data.examples import SearchData, Split, batches
 from supernet.models import FixedNetwork
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder
-from supernet.training.loop import Trainer
+from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import ArchitectureSampler, SingleNetwork, build_sampler
 from supernet.training_settings import Sampling
 from tests.support.supernet_cases import network
@@ -84,6 +85,25 @@ def test_a_loss_that_has_fallen_ends_the_training_and_it_stays_ended(tmp_path: P
     assert [report.train_loss for report in reports] == losses[:2]
     assert reports[-1].probe_losses and not reports[-1].stopped  # its end is checked as any
     assert finished(trainer(settings, folder=folder)) == []
+
+
+def test_a_training_that_ended_early_is_judged_by_its_last_check() -> None:
+    """One that had learnt enough by then is not held to the first checks of the others."""
+    settings = replace(SHORT, epochs=6, check_every=1)
+    slow = trainer(settings)
+    going = slow.run()
+    first, second = next(going), next(going)
+    assert second.train_loss < first.train_loss
+    assert slow.loss_at(0.5) is None and slow.loss_at(0.3) == _mean(second)
+    enough = (first.train_loss + second.train_loss) / 2
+    fast = trainer(replace(settings, stop_loss=enough))
+    assert len(finished(fast)) == 2
+    assert fast.loss_at(0.5) == _mean(second)  # and not that of the first of its two epochs
+    assert fast.loss_at(0.1) == _mean(first)  # which is that of others as well
+
+
+def _mean(report: EpochReport) -> float:
+    return float(np.mean(report.probe_losses))
 
 
 def test_a_training_stopped_as_stable_stays_stopped(tmp_path: Path) -> None:
