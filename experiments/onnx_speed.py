@@ -26,7 +26,7 @@ from latency.timer import time_calls
 from latency.workload import Workload
 from nas.profiling.onnx_timing import export_random, onnx_call, runtime_name
 from nas.profiling.timed_work import timed_call
-from nas.profiling.workloads import check_workload
+from nas.request.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import ThreadpoolController
 
 from latency.kernels import Array
-from latency.regressors import CANDIDATES, ON_TERMS, Regressor
+from latency.regressors import CANDIDATES, ON_TERMS, Regressor, fitted_here
 from search_spaces.errors import DataError, UsageError
 from search_spaces.json_text import UNREADABLE, read_as
 from search_spaces.measurement import Measurement
@@ -134,9 +134,10 @@ class LatencyPredictor:
     ) -> Self:
         """Choose among `CANDIDATES` by cross-validation and fit the winner to everything.
 
-        The same arguments give the same predictor. A candidate wins by its absolute relative
-        errors, since a millisecond means more to a fast network, without the largest tenth, which
-        outliers decide. Unless it is better by a tenth, a simpler one is taken.
+        The same arguments give the same predictor wherever LightGBM loads, without which trees are
+        no candidate. A candidate wins by its absolute relative errors, since a millisecond means
+        more to a fast network, without the largest tenth, which outliers decide. Unless it is
+        better by a tenth, a simpler one is taken.
 
         Args:
             features: ``(N, F)`` numbers that describe a network, `search_spaces.encoding`'s.
@@ -161,7 +162,7 @@ class LatencyPredictor:
         terms = _checked_terms(terms, features_NF.shape[1])
         folds_N = _folds(len(ms_N), groups, seed)
         held_out: dict[str, _HeldOut] = {}
-        for name, make in CANDIDATES.items():
+        for name, make in fitted_here().items():
             seen_NF = _seen(name, features_NF, terms)
             held_out[name] = _cross_validate(make, seen_NF, ms_N, weights_N, folds_N)
         candidates = {name: score(found.ms, ms_N) for name, found in held_out.items()}

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.kernels import Array, Kernel, Posterior, chunks, gram_eigen
+from latency.lightgbm_library import lightgbm_loads, load_lightgbm
 
 # Predictions stay within this factor of the range that was observed.
 _REACH = 4.0
@@ -233,8 +234,7 @@ class BoostedTrees:
 
     def fit(self, features_NF: Array, ms_N: Array, weights_N: Array | None = None) -> Self:
         """See `Regressor.fit`."""
-        import lightgbm  # late: it takes long to load
-
+        lightgbm = load_lightgbm()
         self._scale = _Scale.of(features_NF)
         self._range = ms_N.min() / _REACH, ms_N.max() * _REACH
         self._unit = float(np.median(ms_N))
@@ -285,11 +285,17 @@ _TREE_SETTINGS: dict[str, object] = {
     "verbosity": -1,
 }
 
+TREES = "trees"
 # From the simple to the less so; those `ON_TERMS` get the terms of a sum where these are known.
 CANDIDATES: Mapping[str, Callable[[], Regressor]] = {
     "sum_of_costs": lambda: KernelRegression(_INTERACTIONS, costs=True),
     "linear": lambda: KernelRegression(_LINEAR),
     "gaussian_process": lambda: KernelRegression(_SMOOTH),
-    "trees": BoostedTrees,
+    TREES: BoostedTrees,
 }
 ON_TERMS = ("sum_of_costs", "gaussian_process")
+
+
+def fitted_here() -> Mapping[str, Callable[[], Regressor]]:
+    """`CANDIDATES` without the trees where LightGBM does not load."""
+    return {name: make for name, make in CANDIDATES.items() if name != TREES or lightgbm_loads()}

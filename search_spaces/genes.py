@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
-from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.genotypes import LARGEST, Genotypes, GenotypeSpace
 from search_spaces.toml.source import TomlSource, read_text, shown, unknown_name
 
 Value = int | float | str
@@ -63,7 +63,8 @@ ID_LENGTH = 12
 MAX_CHOICES = 1000
 MAX_SLOTS = 5000
 MAX_DECIDING = 100_000
-# A step of 0.1 is not a binary number; grids are rounded to so many digits.
+# A step of 0.1 is not a binary number; grids are rounded to so many decimals, or to half as many
+# behind the first digit of a small step.
 GRID_DIGITS = 12
 
 
@@ -185,7 +186,8 @@ class GeneSpace(GenotypeSpace):
         parent_digest: see `GenotypeSpace`.
 
     Raises:
-        UsageError: for genes of one name, without a choice, or that depend on what is not there.
+        UsageError: for genes of one name, without a choice, or that depend on what is not there,
+            and for too many of them or of their networks.
     """
 
     name: str
@@ -212,6 +214,11 @@ class GeneSpace(GenotypeSpace):
             raise UsageError(
                 f"the space {self.name} has more than {MAX_SLOTS} genes, those of layers counted "
                 "in each: search fewer"
+            )
+        if self.size > LARGEST:
+            raise UsageError(
+                f"the space {self.name} holds more than 10^{len(str(LARGEST)) - 1} networks, more "
+                "than can be counted with: leave out genes, choices or layers"
             )
 
     def _count(self, gene: Gene) -> int:
@@ -608,7 +615,8 @@ def _grid(
     count = math.floor((high - low) / step + 10.0**-9) + 1
     if kind == "integer":
         return [low + step * number for number in range(count)]
-    return [round(low + step * number, GRID_DIGITS) for number in range(count)]
+    decimals = max(GRID_DIGITS, GRID_DIGITS // 2 - math.floor(math.log10(step)))
+    return [round(low + step * number, decimals) for number in range(count)]
 
 
 def _is_value(value: object) -> bool:

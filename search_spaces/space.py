@@ -241,9 +241,14 @@ class SearchSpace(GenotypeSpace):
 
     @property
     def deciding_columns(self) -> Sequence[int]:
-        """See `GenotypeSpace.deciding_columns`: depths, and kinds of attention that may be none."""
+        """See `GenotypeSpace.deciding_columns`: depths, and kinds of attention that may be none.
+
+        Layers that a cut space has no longer decide nothing.
+        """
         depths = [self.slot_index[f"{stack}.num_layers"] for stack in self.stacks]
-        return [*depths, *(layer.kind for layer in self.headless)]
+        kinds = [self.slots[layer.kind] for layer in self.headless]
+        there = [slot for slot in kinds if (slot.layer or 0) < self.max_layers(slot.stack)]
+        return [*depths, *(self.slot_index[slot.name] for slot in there)]
 
     def completed(self, genotype: Genotypes) -> Genotypes:
         """The row with the last layer's genes in every layer behind it.

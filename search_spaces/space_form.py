@@ -30,6 +30,7 @@ from search_spaces.architecture import (
 )
 from search_spaces.attention import OPERATORS, Place, operator_of, window_of
 from search_spaces.errors import ArchitectureError
+from search_spaces.genotypes import LARGEST
 from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
@@ -57,7 +58,6 @@ _INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "to
 _MAY_BE_ZERO = ("relative_positions", "token_types", "window")
 
 MAX_ALL_CHOICES = 20_000  # over all layers
-LARGEST = 10**300  # networks; scores and tables hold their number as a float
 
 
 def space_from_source(source: TomlSource) -> SearchSpace:

@@ -18,6 +18,7 @@ from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.tasks import TASK_NAMES, TASKS, TaskName
 
 __all__ = [
+    "CACHE",
     "COSTS",
     "COUNTED",
     "EXTERNAL_QUALITY",
@@ -65,7 +66,8 @@ OBJECTIVES: Mapping[str, Objective] = _Objectives(
         peak_memory.OBJECTIVE,
     )
 )
-QUALITY, LATENCY, MEMORY = quality.LOSS.name, latency.OBJECTIVE.name, peak_memory.OBJECTIVE.name
+QUALITY, LATENCY = quality.LOSS.name, latency.OBJECTIVE.name
+CACHE, MEMORY = cache.OBJECTIVE.name, peak_memory.OBJECTIVE.name
 COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
 # Of these objectives and scores more is better.
 MORE_IS_BETTER = (*quality.MORE_IS_BETTER, *(n for n, one in OBJECTIVES.items() if one.maximise))

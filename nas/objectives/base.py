@@ -42,8 +42,9 @@ class Objective:
         head: the title of its column in narrow tables.
         symbol: the unit that is written behind a value; empty for counts.
         count: values ``(N,)`` of genotypes ``(N, S)``.
-        ends: networks ``(N, S)`` of a space, among which is that with the smallest count, if
-            `nas.search.uniform_networks.cheapest_rows` has it not; None where it has.
+        ends: networks ``(N, S)`` of a space, among which and those of
+            `nas.search.uniform_networks.cheapest_rows` is that with the smallest count; None of
+            what is not counted.
         whole: whether values are whole numbers, which are counted for every network, asked for or
             not.
         timed: whether it is milliseconds, so that measuring twice gives different values.

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from itertools import product
-
 import numpy as np
 
 from nas.objectives.base import Floats, Objective, base_workload
+from nas.objectives.cheapest import cheapest_by_layer
 from search_spaces.costs.genotypes import genotype_state_bytes
-from search_spaces.operators import smallest
 from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.tasks import TASKS
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 MEGABYTE = 1e6
-WITHOUT_STATE = ("ffn_dim",)
 
 
 def cache_mb(space: SearchSpace, genotypes: Genotypes) -> Floats:
@@ -32,24 +29,6 @@ def cache_mb(space: SearchSpace, genotypes: Genotypes) -> Floats:
         workload.source_length,
     )
     return np.asarray(workload.batch * bytes_N / MEGABYTE, dtype=np.float64)
-
-
-def _smallest(space: SearchSpace) -> Genotypes:
-    """The network with the smallest cache, ``(1, S)``, as far as layers do not look at each other.
-
-    A state is a sum over layers, so each takes what is least for it. The fewest heads are not: the
-    sums of linear attention grow with the square of a head's width.
-    """
-    row = smallest(space)
-    depth = int(space.depths(row, "decoder")[0])
-    for columns in space.layer_columns["decoder"][:depth]:
-        offered = [column for column in columns if space.slots[column].gene not in WITHOUT_STATE]
-        choices = list(product(*(range(len(space.slots[column].choices)) for column in offered)))
-        rows = np.repeat(row, len(choices), axis=0)
-        rows[:, offered] = choices
-        rows = space.canonical(rows)
-        row = rows[[int(np.argmin(cache_mb(space, rows)))]]
-    return row
 
 
 def _problem(space: SearchSpace) -> str | None:
@@ -70,6 +49,6 @@ OBJECTIVE = Objective(
     head="cache MB",
     symbol="MB",
     count=cache_mb,
-    ends=_smallest,
+    ends=lambda space: cheapest_by_layer(space, cache_mb, ("decoder",)),
     problem=_problem,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nas.objectives.base import Floats, Objective
+from nas.objectives.cheapest import cheapest_by_layer
 from search_spaces.costs.genotypes import genotype_totals
 from search_spaces.settings import ImageInput
 from search_spaces.space import Genotypes, SearchSpace
@@ -26,13 +27,22 @@ def network_costs(space: SearchSpace, genotypes: Genotypes) -> Floats:
     return np.stack(totals, axis=1).astype(np.float64)
 
 
+def _params(space: SearchSpace, genotypes: Genotypes) -> Floats:
+    return network_costs(space, genotypes)[:, 0]
+
+
+def _flops(space: SearchSpace, genotypes: Genotypes) -> Floats:
+    return network_costs(space, genotypes)[:, 1]
+
+
 FLOPS = Objective(
     "flops",
     "flops",
     unit="FLOPs per forward pass, batch 1, convention true",
     label="FLOPs",
     head="FLOPs",
-    count=lambda space, genotypes: network_costs(space, genotypes)[:, 1],
+    count=_flops,
+    ends=lambda space: cheapest_by_layer(space, _flops, space.stacks),
     whole=True,
 )
 PARAMS = Objective(
@@ -41,6 +51,7 @@ PARAMS = Objective(
     unit="parameters",
     label="parameters",
     head="params",
-    count=lambda space, genotypes: network_costs(space, genotypes)[:, 0],
+    count=_params,
+    ends=lambda space: cheapest_by_layer(space, _params, space.stacks),
     whole=True,
 )

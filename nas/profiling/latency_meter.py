@@ -45,8 +45,8 @@ from nas.profiling.timed_work import (
     time_session,
     time_until_accepted,
 )
-from nas.profiling.workloads import check_runtime, check_workload
 from nas.request.spec import SearchSpec
+from nas.request.workloads import check_runtime, check_workload
 from nas.run.evaluator import use_threads
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture

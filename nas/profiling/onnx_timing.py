@@ -42,7 +42,7 @@ def exported_calls(
     Args:
         space: of the networks.
         architectures: what will be timed.
-        workload: what they do; see `nas.profiling.workloads`.
+        workload: what they do; see `nas.request.workloads`.
         threads: of onnxruntime, at least 1.
 
     Yields:

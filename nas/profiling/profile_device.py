@@ -43,7 +43,7 @@ from nas.profiling.timed_work import (
     time_session,
     time_until_accepted,
 )
-from nas.profiling.workloads import check_runtime, check_workload
+from nas.request.workloads import check_runtime, check_workload
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError

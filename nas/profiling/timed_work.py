@@ -31,7 +31,7 @@ from latency.turns import computing, timing
 from latency.workload import Workload
 from latency.yardstick import Speed, yardstick_call
 from nas.objectives import OBJECTIVES
-from nas.profiling.workloads import check_runtime
+from nas.request.workloads import check_runtime
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
@@ -75,7 +75,7 @@ def time_session(
         space: of the networks.
         reference: timed as often as the others, to tell the device's mood.
         architectures: what to time; may be none.
-        workload: what they do; see `nas.profiling.workloads`.
+        workload: what they do; see `nas.request.workloads`.
         device: where.
         rounds: samples of each.
         make: of their calls; None for torch's own. Another runtime is timed without the yardstick,
@@ -219,7 +219,7 @@ def timed_call(
     Args:
         space: of the network.
         architecture: the network.
-        workload: what it does; see `nas.profiling.workloads`.
+        workload: what it does; see `nas.request.workloads`.
         device: where.
 
     Raises:

@@ -32,7 +32,8 @@ def warnings(run: RunContents) -> Html:
         doubtful.predictor_off(report.mape, what_to_do, OBJECTIVES[name].label)
         for name, report in run.predictors.items()
     ]
-    found.append(doubtful.predictions_off(run.verified))
+    if run.spec.needs_latency:  # an evaluator of others may call a cost of its own like a time
+        found.append(doubtful.predictions_off(run.verified))
     return join(
         *(tag("p", one[0].upper() + one[1:] + ".", class_="warning") for one in found if one)
     )

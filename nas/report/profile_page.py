@@ -7,11 +7,11 @@ from pathlib import Path
 from nas.profiling.attention_crossing import latencies_by_length
 from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
 from nas.profiling.report import accuracy_rows, card_sentence
-from nas.profiling.workloads import longest_source
 from nas.report import words
 from nas.report.length_charts import length_charts
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.report.page import document
+from nas.request.workloads import longest_source
 from nas.search.doubtful import WHAT_TO_DO_THERE, predictor_off
 from nas.search.uniform_networks import kinds
 from search_spaces.files import write_atomically

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from latency.workload import Workload
-from nas.objectives import OBJECTIVES
+from nas.objectives import OBJECTIVES, base_workload
 from nas.request import picks
 from nas.request.presets import budget_for
 from nas.request.protected_choices import NONE, checked_protected
@@ -29,6 +29,7 @@ from nas.request.spec import (
     Start,
     build_spec,
 )
+from nas.request.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.costs import totals
 from search_spaces.errors import NasError, UsageError
@@ -42,6 +43,8 @@ from search_spaces.wording import mark
 
 TEXT_TASKS = ("embedding", "language_modelling")
 """Whose data are texts and nothing else, once there is a checkpoint to read them."""
+TELL_WORKLOADS = ("workload", "device_profile", "space_toml", "space", "start", "data")
+"""The fields that a workload may come with; of several given the first one tells it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +151,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
     if begun is None and request.space is None and request.space_toml is None:
         with blaming("data"):
             fitted = site.made(str(request.data), request.hours, request.device)
-    space = find_space(request, site, begun, fitted)
-    profile = None
-    with blaming("workload"):
-        given = request.workload
-        workload = None if given is None else Workload.parse(given, space.workload)
-    with blaming("device_profile"):
-        if request.device_profile is not None:
-            named = request.space or space.name
-            profile = site.device_profile(request.device_profile, space, named, workload)
-            workload = profile.workload
-    if workload is not None:
-        space = replace(space, workload=workload.to_json())
+    space, profile = _with_workload(request, find_space(request, site, begun, fitted), site)
     dataset, data = _data(request, space, site, reads=begun is not None)
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)
@@ -195,6 +187,33 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         if made != data:
             spec = spec.model_copy(update={"dataset": made.name, "data": str(made)})
     return Resolved(spec, space, profile)
+
+
+def _with_workload(
+    request: SearchRequest, space: SearchSpace, site: Site
+) -> tuple[SearchSpace, AttachedProfile | None]:
+    """The space with the workload that is asked for, and the device profile, if one is.
+
+    Raises:
+        NasError: also for a workload of the space's own that its networks cannot do; the field to
+            blame is the one that it came with.
+    """
+    profile = None
+    with blaming("workload"):
+        given = request.workload
+        workload = None if given is None else Workload.parse(given, space.workload)
+    with blaming("device_profile"):
+        if request.device_profile is not None:
+            named = request.space or space.name
+            profile = site.device_profile(request.device_profile, space, named, workload)
+            workload = profile.workload
+    if workload is not None:
+        space = replace(space, workload=workload.to_json())
+    if space.workload:
+        given_by = (name for name in TELL_WORKLOADS if getattr(request, name) is not None)
+        with blaming(next(given_by, "space")):
+            check_workload(space, base_workload(space))
+    return space, profile
 
 
 # What a search of networks that an evaluator knows has nothing to do with.

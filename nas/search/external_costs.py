@@ -5,6 +5,7 @@ N: networks; S: positions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,6 +23,9 @@ from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes
 
 Floats = NDArray[np.float64]
+
+# Predictors round to six decimals of their unit, which leave nothing of costs far below 1.
+SMALL = 0.01
 
 
 def _none(rows: Genotypes) -> dict[str, Floats]:
@@ -62,8 +66,11 @@ class ExternalCosts(CostScorer):
         return tuple(name for name in names if name != QUALITY)
 
     @cached_property
-    def _fitted(self) -> dict[str, LatencyPredictor]:
-        """What predicts each cost that is not offered; nothing from too few networks."""
+    def _fitted(self) -> dict[str, tuple[float, LatencyPredictor]]:
+        """What predicts each cost that is not offered, and in which unit.
+
+        Nothing from too few networks.
+        """
         if len(self.evaluated) < MIN_OBSERVATIONS:
             return {}
         width = len(self.root.slots)
@@ -72,12 +79,14 @@ class ExternalCosts(CostScorer):
         )
         features, terms = encode_features(self.root, rows), cost_terms(self.root)
         observed = {
-            name: [known[name] for known in self.evaluated.values()] for name in self._names
-        }
-        return {
-            name: LatencyPredictor.fit(features, values, terms=terms)
-            for name, values in observed.items()
+            name: np.array([known[name] for known in self.evaluated.values()], dtype=np.float64)
+            for name in self._names
             if name not in self.exact
+        }
+        units = {name: _unit(values) for name, values in observed.items()}
+        return {
+            name: (units[name], LatencyPredictor.fit(features, values / units[name], terms=terms))
+            for name, values in observed.items()
         }
 
     def _values(
@@ -97,7 +106,9 @@ class ExternalCosts(CostScorer):
             if new.any() and name in self._fitted:
                 if features is None:
                     features = encode_features(self.root, genotypes)
-                known_N[new], spread[new] = self._fitted[name].predict(features[new])
+                unit, predictor = self._fitted[name]
+                mean_N, std_N = predictor.predict(features[new])
+                known_N[new], spread[new] = unit * mean_N, unit * std_N
             elif new.any():  # nothing is known yet: as expensive as the most expensive
                 known_N[new] = max((line[name] for line in self.evaluated.values()), default=1.0)
             values[name] = known_N
@@ -108,6 +119,12 @@ class ExternalCosts(CostScorer):
     def predict(self, genotypes: Genotypes) -> dict[str, Floats]:
         """See `CostScorer.predict`."""
         return self._values(genotypes, deviations=self._names)
+
+
+def _unit(values: Floats) -> float:
+    """A power of two, for that changes no digits: 1, or of small costs just below the smallest."""
+    least = float(values.min())
+    return 2.0 ** math.floor(math.log2(least)) if 0 < least < SMALL else 1.0
 
 
 def observed_costs(folder: RunFolder) -> ExternalCosts:

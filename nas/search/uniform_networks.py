@@ -34,8 +34,8 @@ def of_kind(space: SearchSpace, row: Genotypes, kind: str) -> Genotypes:
 def cheapest_rows(space: SearchSpace) -> Genotypes:
     """The smallest sizes with every attention kind in turn, distinct rows.
 
-    Costs are sums over layers, and an omni layer among omni layers looks at one output only, so
-    no mixture of kinds is cheaper than the best single one.
+    An omni layer among omni layers looks at one output only. Of what is counted a mixture of kinds
+    may be cheaper still, see `nas.objectives.cheapest`.
     """
     return _each_kind(space, smallest(space))
 

@@ -84,8 +84,9 @@ class Run(OpenedRun):
     def sampled_rows(self) -> Genotypes:
         """Networks to begin with, and to time: the ends of the space and a random sample.
 
-        With limits the cheapest network of every attention kind is among them, so that a limit
-        which was let through is kept by a network that is observed.
+        With limits the cheapest network of every attention kind is among them, and that of which
+        least is counted, so that a limit which was let through is kept by a network that is
+        observed.
         """
         rows = sample_distinct(self.domain, self.rng(OBSERVE), self.spec.budget.observations)
         return distinct(np.concatenate([self.ends, rows]))[: len(rows)]
@@ -96,6 +97,8 @@ class Run(OpenedRun):
         ends = [self.checkpoint_rows, largest(self.domain), smallest(self.domain)]
         if self.spec.limits and self.spec.evaluator is None:
             ends.append(cheapest_rows(self.space))
+            least = [OBJECTIVES[name].ends for name in self.spec.limits]
+            ends += [find(self.space) for find in least if find is not None]
         return np.concatenate(ends)
 
     @property

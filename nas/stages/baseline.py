@@ -29,7 +29,7 @@ from search_spaces.genotypes import Genotypes
 from search_spaces.plain import alone, plain_rows
 
 STAGE = "baseline"
-# One that breaks a limit when it is measured makes room for one that should cost so much less.
+# One that breaks limits when it is measured makes room for one that should cost so much less there.
 CHEAPER, TRIES = 0.9, 4
 
 Found = Generator[Event, None, FrontEntry | None]
@@ -67,10 +67,15 @@ def _largest(run: Run, rows: Genotypes) -> Found:
         if not len(rows):
             return None
         entry = yield from _with_costs(run, run.space.decode(rows[:1])[0])
-        if keeps(entry.measured, entry.predicted, limits, entry.doubtful):
+        broken = [
+            name
+            for name, limit in limits.items()
+            if not keeps(entry.measured, entry.predicted, {name: limit}, entry.doubtful)
+        ]
+        if not broken:
             return entry
         expected = run.costs.predict(rows)
-        costs = [OBJECTIVES[name].minimised(expected[name]) for name in limits]
+        costs = [OBJECTIVES[name].minimised(expected[name]) for name in broken]
         rows = rows[np.all([values <= CHEAPER * values[0] for values in costs], axis=0)]
     return None
 

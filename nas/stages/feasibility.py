@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from nas.executors.base import Executor
-from nas.objectives import OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
+from nas.objectives import CACHE, OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
 from nas.profiling.device_profile import DeviceProfile, MeasuredNetwork
-from nas.profiling.workloads import check_runtime, check_workload
 from nas.request.spec import SearchSpec
+from nas.request.workloads import check_runtime, check_workload
 from nas.search.uniform_networks import cheapest_rows
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
@@ -31,10 +31,13 @@ def check_request(
         device_profile: the device profile that times come from, if any.
 
     Raises:
-        UsageError: for a quality that the task does not have, or a workload that cannot be timed.
+        UsageError: for a quality that the task does not have, or a workload that its networks
+            cannot do or that cannot be timed.
         UnreachableLimitError: see `check_limits`.
     """
     check_quality(spec)
+    if spec.space.workload or spec.asks_for(CACHE):  # costs are counted at it, timed or not
+        check_workload(spec.space, base_workload(spec.space))
     for one in OBJECTIVES.values():
         if one.stage and spec.needs(one.name):
             workload = base_workload(spec.space).timed_as(one.mode)
@@ -138,7 +141,7 @@ def check_costs(space: SearchSpace, limits: Mapping[str, float]) -> None:
 
 
 def cheapest(space: SearchSpace) -> list[Architecture]:
-    """The smallest network of each attention kind; the cheapest network of all is among them."""
+    """The smallest network of each attention kind, which are timed and measured for limits."""
     return space.decode(cheapest_rows(space))
 
 

@@ -96,6 +96,12 @@ def _forget_times(run: Run) -> Iterator[Event]:
         UsageError: for a search that times nothing on this device.
     """
     spec = run.spec
+    if spec.evaluator is not None:
+        raise UsageError(
+            "--retime is for times that are taken here, and what the networks of this search cost "
+            f"is told by the evaluator {spec.evaluator}: leave out --retime; to have it asked "
+            "anew, search in another folder"
+        )
     if not spec.needs_latency:
         names = ", ".join((*spec.objectives, *spec.limits))
         raise UsageError(

@@ -60,6 +60,7 @@ def work(run: Run) -> Iterator[Event]:
         DivergedError, EvaluationError: when so many of them fail that it makes no sense to go on.
     """
     candidates = _candidates(run)
+    predicted = _predictions(run, candidates)
     lines = {line["id"]: line for line in run.folder.read_journal(VERIFICATION_FILE)}
     wanted = min(run.spec.budget.verified, len(candidates))
     position = 0
@@ -72,7 +73,7 @@ def work(run: Run) -> Iterator[Event]:
                 break
             continue
         missing = [candidate for candidate in batch if candidate.id not in lines]
-        for line, event in _verified(run, missing, _predictions(run, batch, missing)):
+        for line, event in _verified(run, missing, [predicted[one.id] for one in missing]):
             if event is not None:
                 yield event
             if line is None:
@@ -85,9 +86,9 @@ def work(run: Run) -> Iterator[Event]:
             yield Progress("verify", done, wanted)
         position += len(batch)
     _check_doubts(run)
-    if off := predictions_off(
-        journal_entry(run, line) for line in lines.values() if not failed(line)
-    ):
+    told = (journal_entry(run, line) for line in lines.values() if not failed(line))
+    # An evaluator of others may call a cost of its own like a time.
+    if run.spec.needs_latency and (off := predictions_off(told)):
         yield Note("verify", off, loud=True)
     for name in (VERIFICATION_FILE, HOLDING_FILE):
         if not (run.folder.path / name).exists():
@@ -287,7 +288,7 @@ def _aimed(
         return []
     predicted = {one.id: one.cost for one in candidates}
     off = [
-        _saved(own.cost, one.cost) / _saved(whole.cost, predicted[one.id])
+        (own.cost / one.cost) / (whole.cost / predicted[one.id])
         for one in known.values()
         if own.cost and one.cost and whole.cost and predicted[one.id]
     ]
@@ -311,11 +312,6 @@ def _costs_measured(
             yield replace(one, quality=quality, cost=entry.minimised(cost.name))
 
 
-def _saved(whole: float, cost: float) -> float:
-    """How many times less a cost is, as a value of which less is better, than another."""
-    return cost / whole if whole < 0 else whole / cost
-
-
 def best_savers(
     candidates: Sequence[Candidate], whole: float, times: float, share: float = 1.0
 ) -> list[Candidate]:
@@ -323,15 +319,11 @@ def best_savers(
 
     Args:
         candidates: with costs as values of which less is better.
-        whole: the cost that they are to save of; below 0 for what is to be maximised.
+        whole: the cost that they are to save of.
         times: how many times less it is to be.
         share: of what they seem to save that they really do.
     """
-    enough = [
-        one
-        for one in candidates
-        if saves(abs(one.cost), abs(whole), times / share, maximise=whole < 0)
-    ]
+    enough = [one for one in candidates if saves(one.cost, whole, times / share)]
     return sorted(enough, key=lambda one: (one.quality, one.id))[:SAVING_WANTED]
 
 
@@ -341,19 +333,17 @@ def _failed_rows(run: Run) -> set[bytes]:
     return {row.tobytes() for row in run.rows_of(lines)}
 
 
-def _predictions(
-    run: Run, batch: Sequence[Candidate], missing: Sequence[Candidate]
-) -> list[dict[str, float]]:
-    """What the predictors say of those that are missing.
+def _predictions(run: Run, candidates: Sequence[Candidate]) -> dict[str, dict[str, float]]:
+    """What the predictors say of all candidates, by id.
 
-    The whole batch is predicted: the last bits depend on how many are predicted together, and a
-    stage that was interrupted shall end in the same bytes.
+    The last bits depend on how many are predicted together, and which are missing together on
+    where a stage was interrupted, which shall end in the same bytes.
     """
-    if not missing:
-        return []
-    predicted = predicted_values(run, np.concatenate([candidate.row for candidate in batch]))
-    by_id = {one.id: values for one, values in zip(batch, predicted, strict=True)}
-    return [by_id[candidate.id] for candidate in missing]
+    if not candidates:
+        return {}
+    rows = np.concatenate([candidate.row for candidate in candidates])
+    told = predicted_values(run, rows)
+    return {one.id: values for one, values in zip(candidates, told, strict=True)}
 
 
 def _verified(

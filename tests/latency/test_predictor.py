@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from latency.kernels import Array
 from latency.predictor import LatencyPredictor, Score, _cross_validate, _folds, score
 from latency.regressors import CANDIDATES
 from search_spaces.encoding import encode_features
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.loading import load_space
 from search_spaces.operators import sample_distinct
 
@@ -385,3 +387,18 @@ def test_trees_of_few_networks_do_not_give_up() -> None:
     ms = space.depths(rows, "encoder") * np.exp(rng.normal(0.0, 0.1, 19))
     features = encode_features(space, rows)
     assert np.isfinite(CANDIDATES["trees"]().fit(features, ms).predict(features)).all()
+
+
+def test_trees_are_no_candidate_where_lightgbm_does_not_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    features, ms = networks(40)
+    assert "trees" in LatencyPredictor.fit(features, ms).report.candidates
+    (tmp_path / "lightgbm.py").write_text("raise OSError('no libgomp.so.1')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "lightgbm", raising=False)
+    without = LatencyPredictor.fit(features, ms)
+    assert set(CANDIDATES) - set(without.report.candidates) == {"trees"}
+    assert np.isfinite(without.mean(features)).all()
+    with pytest.raises(NasError, match=r"does not load on this machine \(no libgomp.so.1\)"):
+        CANDIDATES["trees"]().fit(features, ms)

@@ -418,6 +418,23 @@ def test_names_of_known_costs_are_only_names(tmp_path: Path) -> None:
     assert nas.results.open(tmp_path / "run").front["params"].notna().all()
 
 
+def test_nothing_is_to_be_timed_anew_of_a_cost_that_is_called_like_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Known(Good):
+        def answer(self, network: dict[str, Any]) -> Any:
+            return {"quality": loss(network), "costs": {"latency_ms": ms(network)}}
+
+    for place in ("nas.stages.verify", "nas.search.doubtful"):
+        monkeypatch.setattr(f"{place}.predictions_off", lambda entries: "predictions are off")
+    path = tmp_path / "run"
+    search(SPACE, Known(), ["quality", "latency_ms"], settings=NUMBERS, out=path)
+    told = (path / "events.jsonl").read_text("utf-8") + (path / "report.html").read_text("utf-8")
+    assert "redictions are off" not in told
+    with pytest.raises(UsageError, match="is told by the evaluator .*Known: leave out --retime"):
+        list(run_search(RunFolder.open(path), retime=True, evaluator=Known()))
+
+
 def test_tables_hold_genes_and_costs(tmp_path: Path) -> None:
     front = searched(tmp_path / "run", Wrong("raises"))
     run = nas.results.open(tmp_path / "run")

@@ -223,6 +223,35 @@ def test_wrong_toml_is_named(text: str, words: str) -> None:
         parse_genes(text, "mine.toml")
 
 
+def test_a_space_of_more_networks_than_can_be_counted_with_is_refused() -> None:
+    """Numbers of networks are written as JSON, and are floats in scores and tables."""
+    genes = (Gene("layers", (1, 300)), Gene("width", tuple(range(1, 11)), per_layer="layers"))
+    assert GeneSpace("deep", (Gene("layers", (1, 299)), genes[1])).size > 10**299
+    with pytest.raises(UsageError, match=r"the space deep holds more than 10\^300 networks"):
+        GeneSpace("deep", genes)
+    text = "[genes.n]\ninteger = [4999]\n[genes.a]\ninteger = [1, 2, 3]\nper_layer = 'n'"
+    with pytest.raises(SpaceFileError, match="mine.toml: .* leave out genes, choices or layers"):
+        parse_genes(text, "mine.toml")
+
+
+@pytest.mark.parametrize(
+    ("grid", "choices"),
+    [
+        ("from = 0.0, to = 0.3, step = 0.1", (0.0, 0.1, 0.2, 0.3)),
+        ("from = -0.3, to = 0.3, step = 0.3", (-0.3, 0.0, 0.3)),
+        ("from = 1000.1, to = 1000.4, step = 0.1", (1000.1, 1000.2, 1000.3, 1000.4)),
+        ("from = 0, to = 2", (0.0, 1.0, 2.0)),
+        ("from = 1e-7, to = 3e-7, step = 1e-7", (1e-7, 2e-7, 3e-7)),
+        ("from = 1e-13, to = 4e-13, step = 1e-13", (1e-13, 2e-13, 3e-13, 4e-13)),
+        ("from = 2.5e-12, to = 7.5e-12, step = 2.5e-12", (2.5e-12, 5e-12, 7.5e-12)),
+        ("from = -3e-20, to = 3e-20, step = 3e-20", (-3e-20, 0.0, 3e-20)),
+    ],
+)
+def test_grids_have_the_values_that_one_would_write(grid: str, choices: tuple[float, ...]) -> None:
+    space = parse_genes(f"[genes.a]\nreal = {{ {grid} }}", "mine.toml")
+    assert space.gene("a").choices == choices
+
+
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(SpaceFileError, match="no such file"):
         load_genes("nowhere.toml")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names
 from search_spaces.errors import SpaceFileError, UnknownNameError
+from search_spaces.genotypes import LARGEST
 from search_spaces.operators import sample
-from search_spaces.space_form import LARGEST
 from search_spaces.toml import source
 from search_spaces.toml.bounds import check_bounds
 from search_spaces.toml.source import MAX_BYTES, TomlSource

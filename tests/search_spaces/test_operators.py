@@ -237,3 +237,20 @@ def test_heads_of_layers_without_attention_are_not_there() -> None:
     others = space.decode(neighbours(space, smallest(space), "attention"))
     found = [one.encoder.layers for one in others if one.encoder is not None]
     assert found == [(EncoderLayer(kind, 4, 8),) for kind in ("softmax", "linear")]
+
+
+def test_layers_that_a_cut_space_has_no_longer_decide_nothing() -> None:
+    """There are 3^24 ways to fill them, and a network has none of them."""
+    genes = {"attention": ("softmax", "linear", "skip"), "num_heads": (1, 2), "ffn_dim": (8, 16)}
+    slots = (
+        Slot("encoder", "embed_dim", None, (8,)),
+        Slot("encoder", "num_layers", None, (1, 2, 24)),
+        *(Slot("encoder", gene, layer, genes[gene]) for layer in range(24) for gene in genes),
+    )
+    deep = SearchSpace("deep", "classification", settings_for("classification"), slots)
+    assert len(deep.deciding_columns) == 1 + 24
+    for depth in (1, 2):
+        space = deep.restrict({"encoder.num_layers": [depth]})
+        assert len(space.deciding_columns) == 1 + depth
+        rows = enumerate_all(space)
+        assert len(rows) == len(distinct(rows)) == space.size == (2 * 2 * 2 + 2) ** depth

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from latency.workload import Workload
-from nas.profiling.workloads import check_workload
 from nas.request.presets import check_presets
+from nas.request.workloads import check_workload
 from search_spaces.errors import UsageError
 from search_spaces.loading import space_source
 from search_spaces.space import SearchSpace

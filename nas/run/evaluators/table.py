@@ -2,7 +2,8 @@
 
 A column (of an npz: an array of N values) for each gene, named like it. A gene in every layer is
 an array ``(N, L)`` in an npz, and columns ``ratio.0``, ``ratio.1`` … elsewhere; where a layer or
-gene is not there, anything may stand. Other columns are qualities and costs.
+gene is not there, anything may stand. Other columns are qualities and costs. What a CSV holds are
+texts: a category is compared as it stands there, and all else is read as numbers.
 
 N: rows; L: layers.
 """
@@ -27,6 +28,8 @@ Columns = Mapping[str, NDArray[Any]]
 
 ENDINGS = (".npz", ".parquet", ".csv")
 LOOKED_UP = 1024
+# What stands in a table in lower case for a quality or cost that is not known.
+MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none")
 
 
 class TableEvaluator:
@@ -102,8 +105,13 @@ class TableEvaluator:
         return {name: [row.costs[name] for row in rows] for name in self._whole}
 
     def _numbers(self, columns: Columns, name: str) -> NDArray[np.float64]:
+        values = columns[name]
         try:
-            return np.asarray(columns[name], dtype=np.float64).reshape(len(columns[name]))
+            numbers = np.asarray(_as_numbers(values), dtype=np.float64).reshape(len(values))
+            texts = [one for one in values[np.isnan(numbers)] if isinstance(one, str)]
+            if any(text.strip().lower() not in MISSING for text in texts):
+                raise ValueError
+            return numbers
         except (TypeError, ValueError):
             raise DataError(f"{self._path}: the column {name!r} is not one of numbers") from None
 
@@ -129,7 +137,7 @@ def table_rows(space: GeneSpace, columns: Columns, path: Path) -> Genotypes:
     if wrong.any():
         row, column = (int(number[0]) for number in np.nonzero(wrong))
         slot = space.slots[column]
-        value = _values(space, columns, path, slot.gene, slot.layer or 0)[row]
+        value = str(_values(space, columns, path, slot.gene, slot.layer or 0)[row]) or "empty"
         raise DataError(
             f"{path}, row {row}: {slot.name} is {value}; the space {space.name} allows "
             f"{list(slot.choices)}"
@@ -160,10 +168,21 @@ def _indices(gene: Gene, values: NDArray[Any]) -> tuple[NDArray[np.int16], NDArr
     """Index of each value among the choices, 0 where it is none, and where it is one."""
     found = np.zeros(len(values), dtype=np.int16)
     known = np.zeros(len(values), dtype=np.bool_)
+    values = _as_numbers(values) if gene.ordered else values
     for index, choice in enumerate(gene.choices):
         is_it = values == choice if not isinstance(choice, float) else _close(values, choice)
         found[is_it], known[is_it] = index, True
     return found, known
+
+
+def _as_numbers(values: NDArray[Any]) -> NDArray[Any]:
+    """Texts as the numbers that they are, NaN for others; other values as they are."""
+    if values.dtype.kind not in "OU":
+        return values
+    import pandas
+
+    numbers = pandas.to_numeric(pandas.Series(values.ravel(), dtype=object), errors="coerce")
+    return np.asarray(numbers).reshape(values.shape)
 
 
 def _close(values: NDArray[Any], choice: float) -> NDArray[np.bool_]:
@@ -200,7 +219,8 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 def _read_frame(path: Path) -> dict[str, NDArray[Any]]:
     import pandas
 
-    frame = (
-        pandas.read_parquet(path) if path.suffix.lower() == ".parquet" else pandas.read_csv(path)
-    )
+    if path.suffix.lower() == ".parquet":
+        frame = pandas.read_parquet(path)
+    else:
+        frame = pandas.read_csv(path, dtype=str, na_filter=False)
     return {str(name): frame[name].to_numpy() for name in frame.columns}

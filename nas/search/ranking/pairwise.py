@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from latency.lightgbm_library import lightgbm_loads, load_lightgbm
 from nas.search.ranking.base import Floats, Ranker, with_logs, worse_pairs
 from search_spaces.errors import DamagedRunError
 
@@ -129,19 +130,14 @@ class PairwiseTrees(Ranker):
 
     @staticmethod
     def available() -> bool:
-        """Whether LightGBM loads; its wheel needs the system library libgomp."""
-        try:
-            import lightgbm  # noqa: F401
-        except (ImportError, OSError):
-            return False
-        return True
+        """Whether LightGBM loads."""
+        return lightgbm_loads()
 
     def _fit(self, features: Floats, losses: Floats) -> None:
-        import lightgbm
-
         if not np.ptp(features, axis=0).any():
             self._booster = None  # LightGBM refuses data without anything to split
             return
+        lightgbm = load_lightgbm()
         worse = worse_pairs(losses)
         count = max(1, int(worse.sum()))
 
@@ -193,11 +189,10 @@ class PairwiseTrees(Ranker):
 
     @classmethod
     def _from_state(cls, state: Mapping[str, Any]) -> Self:
-        import lightgbm
-
         ranker = cls(state["rounds"], state["leaves"], state["learning_rate"])
         if state["model"] is None:
             return ranker
+        lightgbm = load_lightgbm()
         try:
             ranker._booster = lightgbm.Booster(model_str=state["model"])
         except lightgbm.basic.LightGBMError as error:

@@ -19,9 +19,9 @@ from nas.objectives import COSTS, COUNTED, OBJECTIVES, TIMED, base_workload, cou
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.timed_work import timed_call
-from nas.profiling.workloads import check_workload
 from nas.request.presets import budget_for
 from nas.request.spec import SearchTerms, build_spec
+from nas.request.workloads import check_workload
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder

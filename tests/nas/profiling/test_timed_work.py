@@ -20,7 +20,7 @@ from nas.profiling.timed_work import (
     network_host_share,
     timed_call,
 )
-from nas.profiling.workloads import check_runtime, check_workload
+from nas.request.workloads import check_runtime, check_workload
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace

@@ -9,18 +9,23 @@ import pytest
 
 from latency.predictor import LatencyPredictor
 from nas.objectives.size import network_costs
+from nas.search.external_costs import ExternalCosts
 from nas.search.ranking import PairwiseLinear
 from nas.search.scoring import CostScorer, Scorer
 from search_spaces.costs import flops, params
 from search_spaces.encoding import encode_features
+from search_spaces.genes import parse_genes
 from search_spaces.loading import load_space, parse_space
 from search_spaces.operators import enumerate_all, sample
+from tests.support.external_cases import GENES, ms
 from tests.support.pipeline_cases import TINY
 
 SPACE = parse_space(TINY, "space")
 ROWS = enumerate_all(SPACE, 1000)
 FEATURES = encode_features(SPACE, ROWS)
 COSTS = network_costs(SPACE, ROWS)
+GENE_SPACE = parse_genes(GENES, "mine")
+GENE_ROWS = enumerate_all(GENE_SPACE)
 
 
 @pytest.fixture(scope="module")
@@ -117,3 +122,29 @@ def test_deviations_cost_time_only_where_latency_is_limited(
     free.score(ROWS)
     with pytest.raises(TypeError):
         scorer(fitted, "quality", "latency_ms", latency_ms=1.5).score(ROWS)
+
+
+def external(scale: float) -> dict[str, np.ndarray]:
+    """What is predicted of every network from a third of them, whose costs are so much larger."""
+    known = GENE_ROWS[::3]
+    lines = [{"ms": scale * ms(network)} for network in GENE_SPACE.decode(known)]
+    costs = ExternalCosts(GENE_SPACE, {}, ("quality", "ms"), {}).learnt(known, lines)
+    return costs.predict(GENE_ROWS)
+
+
+@pytest.mark.parametrize("power", [-24, -80])
+def test_an_evaluators_cost_may_be_far_below_one(power: int) -> None:
+    """Milliseconds of 2 to 13, told as less than a millionth."""
+    scale = 2.0**power
+    plain, small = external(1.0), external(scale)
+    for name in ("ms", "ms_std"):
+        assert small[name] == pytest.approx(scale * plain[name], rel=1e-4, abs=1e-5 * scale)
+    truth = np.array([ms(network) for network in GENE_SPACE.decode(GENE_ROWS)])
+    assert small["ms"] == pytest.approx(scale * truth, rel=0.1)
+    assert len(np.unique(small["ms"])) == len(np.unique(plain["ms"])) > 10
+
+
+def test_other_costs_are_predicted_to_six_decimals() -> None:
+    new = np.arange(len(GENE_ROWS)) % 3 > 0
+    for values in external(1.0).values():
+        assert np.array_equal(values[new], np.round(values[new], 6))

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
 from nas.console.commands.results import final_lines
 from nas.console.commands.search import Here
+from nas.objectives.size import network_costs
 from nas.report.baseline_section import sentences
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
 from nas.results.baselines import MainScore, difference
 from nas.results.reader import read_contents
 from nas.results.state import read_state
+from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.search.front import pick, read_front
+from nas.search.front import FrontEntry, pick, read_front
+from nas.stages import baseline
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
+from search_spaces.genotypes import Genotypes
+from search_spaces.loading import parse_space
+from search_spaces.plain import plain_rows
 from tests.support.pipeline_cases import (
     ROOT,
     TINY,
@@ -135,6 +145,48 @@ def test_where_there_can_be_none_it_is_said(tmp_path: Path) -> None:
     asked = {"evaluator": "a:B", "objectives": ("quality", "cost"), "baseline": decoder}
     with pytest.raises(UsageError, match="--baseline is for networks that are trained here"):
         resolve(SearchRequest(space="genes.toml", **asked), Here())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("measured", "chosen"),
+    [({}, 0), ({"latency_ms": 10.5}, 1), ({"peak_memory_mb": 110.0}, 2), (None, 3)],
+)
+def test_the_largest_gives_way_in_the_limits_that_it_breaks(
+    monkeypatch: pytest.MonkeyPatch, measured: dict[str, float] | None, chosen: int
+) -> None:
+    """A tenth less of one limited cost is enough where the other is kept."""
+    space = parse_space(TINY, "space")
+    rows = plain_rows(space)
+    params, flops = network_costs(space, rows).T
+    rows = rows[np.lexsort((-flops, -params))][:4]
+    values = {
+        "latency_ms": np.array([10.0, 8.0, 9.9, 8.0]),
+        "peak_memory_mb": np.array([100.0, 95.0, 80.0, 80.0]),
+    }
+    ids = [network.id for network in space.decode(rows)]
+
+    def predicted(asked: Genotypes) -> dict[str, Any]:
+        places = [ids.index(network.id) for network in space.decode(asked)]
+        return {name: known[places] for name, known in values.items()}
+
+    def told(run: Any, network: Architecture) -> Iterator[Event]:
+        off = {"latency_ms": 10.5, "peak_memory_mb": 110.0} if measured is None else measured
+        own = {name: float(known[ids.index(network.id)]) for name, known in values.items()}
+        own |= off if network.id == ids[0] else {}
+        yield from ()
+        return FrontEntry(network.id, network, own, {})
+
+    monkeypatch.setattr(baseline, "_with_costs", told)
+    limits = {"latency_ms": 10.2, "peak_memory_mb": 105.0}
+    run: Any = SimpleNamespace(
+        space=space,
+        spec=SimpleNamespace(limits=limits),
+        costs=SimpleNamespace(predict=predicted),
+    )
+    steps = baseline._largest(run, rows)
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value.id == ids[chosen]
 
 
 @pytest.mark.parametrize(

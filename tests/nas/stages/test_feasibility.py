@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nas.executors.local import LocalExecutor
+from nas.objectives import counted
 from nas.objectives.size import network_costs
-from nas.stages.feasibility import cheapest, check_costs, check_limits, rounded_up
+from nas.request.presets import budget_for
+from nas.request.spec import SearchSpec, build_spec
+from nas.run.folder import RunFolder
+from nas.stages.base import Run
+from nas.stages.feasibility import cheapest, check_costs, check_limits, check_request, rounded_up
 from search_spaces.errors import NasError, UnreachableLimitError, UsageError
-from search_spaces.loading import load_space, parse_space, space_names
-from search_spaces.operators import enumerate_all, sample
+from search_spaces.loading import dump_space, load_space, parse_space, space_names
+from search_spaces.operators import enumerate_all, largest, sample, smallest
+from search_spaces.space import SearchSpace
 from tests.support.pipeline_cases import TINY, edited, finished, logged, spec_of, tiny, work
 
 SPACES = {
@@ -27,6 +35,51 @@ SPACES = {
     "deep omni": edited(
         ("num_layers = [1, 2]", "num_layers = [2]"), ("omni_span = 2", "omni_span = 1")
     ),
+}
+
+# Long sources want linear attention, short targets softmax, and both as many heads as there are.
+LENGTHS = """
+[space]
+name = "lengths"
+task = "translation"
+
+[model]
+max_length = 256
+qkv_dim = 128
+linear_kernel = "norm"
+
+[model.input]
+kind = "tokens"
+vocab_size = 50
+target_vocab_size = 50
+
+[encoder]
+embed_dim = [8]
+num_layers = [1, 2]
+attention = ["softmax", "linear"]
+num_heads = [1, 2]
+ffn_dim = [8]
+
+[decoder]
+embed_dim = [8]
+num_layers = [1]
+self_attention = ["softmax", "linear"]
+self_num_heads = [1, 2]
+cross_attention = ["softmax", "linear"]
+cross_num_heads = [1, 2]
+ende_connect = [1]
+ffn_dim = [8]
+
+[workload]
+source = 200
+target = 30
+"""
+MIXED = {
+    "lengths": LENGTHS,
+    "narrow heads": edited(("head_dim = 4", "qkv_dim = 16")),
+    "layers that differ": edited(("num_layers = [1, 2]", "num_layers = [2]"))
+    + '\n[encoder.layer.0]\nattention = ["softmax", "omni"]\n'
+    + '\n[encoder.layer.1]\nattention = ["linear", "omni"]\n',
 }
 
 
@@ -46,9 +99,10 @@ def test_no_sampled_network_is_cheaper(name: str) -> None:
     assert (network_costs(space, rows) >= least).all()
 
 
+@pytest.mark.parametrize("text", [*SPACES.values(), *MIXED.values()], ids=[*SPACES, *MIXED])
 @pytest.mark.parametrize("name", ["params", "flops"])
-def test_the_edge_is_reachable_and_less_is_not(name: str) -> None:
-    space = parse_space(TINY, "space")
+def test_the_edge_is_reachable_and_less_is_not(name: str, text: str) -> None:
+    space = parse_space(text, "space")
     rows = enumerate_all(space, 1000)
     least = network_costs(space, rows)[:, ("params", "flops").index(name)].min()
     check_costs(space, {name: least})
@@ -113,3 +167,76 @@ def test_a_limit_that_all_measured_networks_miss(
         work(run)
     assert not isinstance(e.value, UsageError)
     assert not (run.path / "pareto.json").exists()
+
+
+# -- what is counted at a workload ----------------------------------------------------------------
+
+
+def asked(space: SearchSpace, cost: str = "flops", **limits: float) -> SearchSpec:
+    """A search for quality and that cost."""
+    given: dict[str, Any] = {"space_toml": dump_space(space), "dataset": "synthetic"}
+    return build_spec(
+        **given,
+        budget=budget_for(space, "smoke", {}),
+        preset="smoke",
+        objectives=("quality", cost),
+        limits=limits,
+        pick="knee",
+    )
+
+
+RECALL = load_space("recall")  # networks of at most 128 tokens
+TOO_MUCH = {
+    "a long source": ({"source": 129}, "flops", "source is 129 tokens"),
+    "behind a context": ({"source": 999, "context": 9}, "decode_ms", "source is 999 tokens"),
+    "while decoding": ({"source": 999, "context": 9, "mode": "decode"}, "flops", "source is 999"),
+    "no number": ({"source": "x"}, "flops", "source must be an integer.*given 'x'"),
+    "a cache of nothing": ({}, "kv_cache_mb", "needs the source length"),
+}
+
+
+@pytest.mark.parametrize(("workload", "cost", "words"), TOO_MUCH.values(), ids=TOO_MUCH)
+def test_a_workload_that_no_network_takes(workload: dict[str, Any], cost: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        check_request(asked(replace(RECALL, workload=workload), cost), LocalExecutor())
+
+
+@pytest.mark.parametrize(
+    ("workload", "cost"),
+    [
+        ({"source": 128}, "flops"),
+        ({"source": 128, "context": 9}, "decode_ms"),
+        ({"source": 128, "context": 9, "mode": "decode"}, "flops"),
+        ({"source": 128}, "kv_cache_mb"),
+        ({}, "flops"),
+    ],
+)
+def test_one_that_every_network_takes(workload: dict[str, Any], cost: str) -> None:
+    check_request(asked(replace(RECALL, workload=workload), cost), LocalExecutor())
+
+
+def test_the_smallest_cache_is_observed_where_caches_are_limited(tmp_path: Path) -> None:
+    """Linear attention keeps least with the most heads, softmax as much with few as with many."""
+    slots = tuple(
+        replace(slot, choices=_wide_or_narrow(slot.gene, slot.choices)) for slot in RECALL.slots
+    )
+    model = replace(RECALL.model, head_dim=None, qkv_dim=32)
+    space = replace(RECALL, model=model, slots=slots)
+    (least,) = counted(space, enumerate_all(space), ["kv_cache_mb"]).values()
+    limits = {"kv_cache_mb": float(least.min())}
+    free, limited = (
+        Run(RunFolder.create(tmp_path / name, asked(space, **given)))
+        for name, given in (("free", {}), ("limited", limits))
+    )
+    assert np.array_equal(free.ends, np.concatenate([largest(space), smallest(space)]))
+    (found,) = counted(space, limited.sampled_rows, ["kv_cache_mb"]).values()
+    assert found.min() == least.min()
+
+
+def _wide_or_narrow(gene: str, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+    match gene:
+        case "self_attention":
+            return ("softmax", "linear")
+        case "self_num_heads":
+            return (1, 2, 4, 8)
+    return choices[-1:]

@@ -78,6 +78,18 @@ def test_its_mistakes_are_named_as_ever(alice: httpx.Client) -> None:
     assert "more than 10^300" in problem(alice.post("/spaces/check", json=huge), 422)
 
 
+def test_a_workload_that_no_network_takes_is_refused_with_the_request(alice: httpx.Client) -> None:
+    asked = {"space_toml": DIGITS.replace("source = 16", 'source = "x"'), "preset": "smoke"}
+    assert asked["space_toml"] != DIGITS
+    said = problem(alice.post("/jobs", json=asked), 422, "/space_toml")
+    assert "source must be an integer" in said
+    for brought in (asked, {"space": "digits", "preset": "smoke"}):
+        long = alice.post("/jobs", json={**brought, "workload": "source=9999"})
+        assert "every image of the space digits has 16 patches" in problem(long, 422, "/workload")
+        right = alice.post("/jobs", json={**brought, "workload": "source=16"})
+        assert right.status_code == 201
+
+
 def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         state: Any = server._server.config.app.state  # type: ignore[union-attr]

@@ -130,6 +130,57 @@ def test_files_that_are_no_tables(
         TableEvaluator(SPACE, tmp_path / name, "loss")
 
 
+WORDS = GeneSpace(
+    "words",
+    (
+        Gene("kind", ("None", "1", "2"), ordered=False),
+        Gene("width", (96, 192)),
+        Gene("layers", (1, 2)),
+        Gene("ratio", (2, 4), per_layer="layers"),
+        Gene("eps", (1e-6, 1e-5), when={"kind": ("1",)}),
+    ),
+)
+CSV = """\
+kind,width,layers,ratio.0,ratio.1,eps,loss,ms
+None,192,1,4,n/a!,-,0.5,7
+1,96,2,2,4,1e-5,1.5,
+2,192,2,4,2,,NA,2.5
+"""
+
+
+def test_texts_of_a_csv_are_what_its_genes_are(tmp_path: Path) -> None:
+    """Where a gene is not there anything may stand; what looks like no text may be a category."""
+    (tmp_path / "table.csv").write_text(CSV)
+    table = TableEvaluator(WORDS, tmp_path / "table.csv", "loss", ["ms"])
+    found = WORDS.decode(table.rows)
+    assert [(one["kind"], one["width"], one["ratio"], one.get("eps")) for one in found] == [
+        ("None", 192, [4], None),
+        ("1", 96, [2, 4], 1e-5),
+        ("2", 192, [4, 2], None),
+    ]
+    answers = table.evaluate(found)
+    assert [str(one.quality) for one in answers] == ["0.5", "1.5", "nan"]
+    assert [str(one.costs["ms"]) for one in answers] == ["7.0", "nan", "2.5"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("1,96,2,2,4,", "1,96,2,2,-,", "row 1: ratio.1 is -;"),
+        ("1,96,2,2,4,", "1,,2,2,4,", "row 1: width is empty;"),
+        ("1,96,2,2,4,1e-5", "1,96,2,2,4,?", "row 1: eps is [?];"),
+        ("None,192", "none,192", "row 0: kind is none;"),
+        ("None,192", ",192", "row 0: kind is empty;"),
+        ("1e-5,1.5", "1e-5,low", "'loss' is not one of numbers"),
+    ],
+)
+def test_what_is_there_has_to_be_a_choice(tmp_path: Path, old: str, new: str, words: str) -> None:
+    assert CSV.count(old) == 1
+    (tmp_path / "table.csv").write_text(CSV.replace(old, new))
+    with pytest.raises(DataError, match=words):
+        TableEvaluator(WORDS, tmp_path / "table.csv", "loss", ["ms"])
+
+
 def test_pickles_are_not_read(tmp_path: Path) -> None:
     path = _table(tmp_path, ".npz", {**COLUMNS, "extra": np.array([{}, {}], dtype=object)})
     with pytest.raises(DataError, match="cannot be read"):

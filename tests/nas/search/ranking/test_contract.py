@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from nas.search.ranking import (
 from nas.search.ranking.base import Calibration, fitted_rows, with_logs, worse_pairs
 from nas.search.ranking.pairwise import _pairwise_weights
 from nas.search.ranking.report_card import _folds, fidelity, held_out_predictions, quick_card
-from search_spaces.errors import DamagedRunError, UsageError
+from search_spaces.errors import DamagedRunError, NasError, UsageError
 
 RANKERS = {
     "linear": PairwiseLinear,
@@ -231,6 +232,16 @@ def test_an_ensemble_does_without_trees(monkeypatch):
     monkeypatch.setattr(PairwiseTrees, "available", lambda: False)
     ensemble = Ensemble().fit(*make_data())
     assert {member.kind for member in ensemble._members} == {"gaussian-process", "pairwise-linear"}
+
+
+@pytest.mark.parametrize("make", [PairwiseTrees, Ensemble])
+def test_trees_that_cannot_be_read_end_in_a_sentence(make, monkeypatch):
+    kept = make().fit(*make_data(20)).to_json()
+    assert isinstance(ranker_from_json(kept), make)
+    monkeypatch.setitem(sys.modules, "lightgbm", None)
+    with pytest.raises(NasError, match="need LightGBM, which does not load on this machine"):
+        ranker_from_json(kept)
+    assert not PairwiseTrees.available()
 
 
 def test_unknown_kind_is_reported():

@@ -86,7 +86,8 @@ def _check_lengths(space: SearchSpace, workload: Workload) -> None:
     if TASKS[space.task].continues and workload.mode == "generate":
         lengths = {"source and target together": sum(lengths.values())}
     if workload.mode == "decode":
-        lengths = {"context with the token behind it": workload.positions_read + 1}
+        behind = workload.positions_read + 1
+        lengths = {"source": workload.source_length, "context with the token behind it": behind}
     elif workload.context is not None:
         lengths["context"] = workload.context
     for name, length in lengths.items():
