@@ -9,7 +9,9 @@ the allocator loses between tensors comes on top, 5 to 10 %.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from search_spaces.architecture import (
     SKIP,
@@ -26,6 +28,8 @@ from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TASKS
 from supernet.training_settings import TrainingSettings
+
+LayerT = TypeVar("LayerT", EncoderLayer, DecoderLayer)
 
 OPTIMISER_BYTES = 8
 """Of AdamW's two moments, for each parameter."""
@@ -135,25 +139,20 @@ def _with_omni(space: SearchSpace, network: Architecture) -> Architecture:
     """
     encoder, decoder, span = network.encoder, network.decoder, space.model.omni_span
     if encoder is not None and "omni" in _kinds(space, "attention"):
-        places = _omni_places(len(encoder.layers), span)
-        layers = [
-            replace(layer, attention="omni") if number in places else layer
-            for number, layer in enumerate(encoder.layers, start=1)
-        ]
-        encoder = replace(encoder, layers=tuple(layers))
+        layers = tuple(_omni_apart(encoder.layers, "attention", span))
+        encoder = replace(encoder, layers=layers)
     if decoder is not None and "omni" in _kinds(space, "self_attention"):
-        places = _omni_places(len(decoder.layers), span)
-        steps = [
-            replace(step, self_attention="omni") if number in places else step
-            for number, step in enumerate(decoder.layers, start=1)
-        ]
-        decoder = replace(decoder, layers=tuple(steps))
+        steps = tuple(_omni_apart(decoder.layers, "self_attention", span))
+        decoder = replace(decoder, layers=steps)
     return Architecture(encoder, decoder)
 
 
-def _omni_places(num_layers: int, span: int) -> set[int]:
-    """Numbers, from 1, of the omni layers: each `span` behind another one, and the last one."""
-    return {*range(span, num_layers + 1, span), num_layers}
+def _omni_apart(layers: Sequence[LayerT], gene: str, span: int) -> Iterator[LayerT]:
+    """The layers; each that is `span` behind another omni one, and the last one, is omni."""
+    kind: dict[str, Any] = {gene: "omni"}
+    for number, layer in enumerate(layers, start=1):
+        omni = number % span == 0 or number == len(layers)
+        yield replace(layer, **kind) if omni else layer
 
 
 def activation_bytes(
