@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -154,19 +155,31 @@ class Watch:
             return None
         cores = (one.partition(" ") for one in lines if one.startswith("cpu"))
         told = {name: _busy_ticks(columns) for name, _, columns in cores}
-        numbers = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
+        numbers = self._own_cores()
         own = [ticks for n in numbers if (ticks := told.get(f"cpu{n}")) is not None]
         ticks = sum(own) if own and len(own) == len(numbers) else told.get("cpu")
         return None if ticks is None else ticks * TICK_S
 
+    def _own_cores(self) -> set[int]:
+        """Numbers of the cores that this process's threads may use, which differ once bound."""
+        if not hasattr(os, "sched_getaffinity"):
+            return set()
+        found = set(os.sched_getaffinity(0))
+        for thread in self._threads():
+            with suppress(OSError, ValueError):  # it has just ended
+                found |= os.sched_getaffinity(int(thread))
+        return found
+
+    def _threads(self) -> list[str]:
+        try:
+            return os.listdir(self.proc / "self" / "task")
+        except OSError:
+            return []
+
     def _waits_ns(self) -> dict[str, int]:
         """Nanoseconds for which each thread of this process had to wait for a core so far."""
         found: dict[str, int] = {}
-        try:
-            threads = os.listdir(self.proc / "self" / "task")
-        except OSError:
-            return found
-        for thread in threads:
+        for thread in self._threads():
             try:
                 words = (self.proc / "self" / "task" / thread / "schedstat").read_text().split()
                 found[thread] = int(words[1])

@@ -52,7 +52,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
-from search_spaces.genotypes import LARGEST, Genotypes, GenotypeSpace
+from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.toml.source import TomlSource, read_text, shown, unknown_name
 
 Value = int | float | str
@@ -63,6 +63,7 @@ ID_LENGTH = 12
 MAX_CHOICES = 1000
 MAX_SLOTS = 5000
 MAX_DECIDING = 100_000
+MOST_NETWORKS = 10**4000  # Python writes whole numbers of up to 4,300 digits
 # A step of 0.1 is not a binary number; grids are rounded to so many decimals, or to half as many
 # behind the first digit of a small step.
 GRID_DIGITS = 12
@@ -215,10 +216,10 @@ class GeneSpace(GenotypeSpace):
                 f"the space {self.name} has more than {MAX_SLOTS} genes, those of layers counted "
                 "in each: search fewer"
             )
-        if self.size > LARGEST:
+        if self.size > MOST_NETWORKS:
             raise UsageError(
-                f"the space {self.name} holds more than 10^{len(str(LARGEST)) - 1} networks, more "
-                "than can be counted with: leave out genes, choices or layers"
+                f"the space {self.name} holds more than 10^{len(str(MOST_NETWORKS)) - 1} networks, "
+                "more than can be written down: leave out genes, choices or layers"
             )
 
     def _count(self, gene: Gene) -> int:

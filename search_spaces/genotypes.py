@@ -25,8 +25,6 @@ from search_spaces.errors import ArchitectureError
 
 Genotypes = NDArray[np.int16]
 
-LARGEST = 10**300  # networks; scores and tables hold their number as a float
-
 
 class Network(Protocol):
     """A network of any space."""

@@ -30,7 +30,6 @@ from search_spaces.architecture import (
 )
 from search_spaces.attention import OPERATORS, Place, operator_of, window_of
 from search_spaces.errors import ArchitectureError
-from search_spaces.genotypes import LARGEST
 from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
@@ -58,6 +57,7 @@ _INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "to
 _MAY_BE_ZERO = ("relative_positions", "token_types", "window")
 
 MAX_ALL_CHOICES = 20_000  # over all layers
+LARGEST = 10**300  # networks; scores and tables hold their number as a float
 
 
 def space_from_source(source: TomlSource) -> SearchSpace:

@@ -77,11 +77,6 @@ def _embedding(model: ModelSettings) -> str | None:
     problem = _text(model, "embedding")
     if problem is None and (_two_vocabularies(model) or _shared(model)):
         return "target_vocab_size and share_embeddings belong to translation"
-    if problem is None and model.class_token:
-        return (
-            "class_token belongs to classification: leave it out, and write pooling = 'first' "
-            "where texts begin with a token for it"
-        )
     return problem
 
 

@@ -62,14 +62,14 @@ M = TypeVar("M", bound=BaseModel)
 PREFIX = "/api/v1"
 TIMEOUT_S = 30.0
 SILENCE_S = 60.0  # a stream says at least that often that it is still there
-CHECK_S = 300.0  # for a checkpoint to be read by the service
+CHECK_S = 400.0  # for a checkpoint to be read by the service
 PIECE = 2**20  # bytes
-CALIBRATED_S = 150.0  # the first answer for a space takes its time
+CALIBRATED_S = 270.0  # the first answer for a space takes its time
 CHECKED_S = 330.0  # the server takes sums of a large checkpoint
 FILE_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=CHECKED_S)  # of a large file as well
 AGAIN_S = 1.0
 TRIES = 30
-SEND_AGAIN_S = (1.0, 5.0)  # before a job is submitted again
+SEND_AGAIN_S = (1.0, 5.0)  # before the same is asked again
 AWAY = (502, 503, 504)  # what servers and proxies answer that have no time, or nobody to ask
 
 
@@ -159,11 +159,7 @@ class Client:
         """Add a job; the service knows by its key whether it has it already."""
         key = {"Idempotency-Key": str(uuid.uuid4())}
         send = partial(self.ask, "POST", path, json=asked, headers=key, timeout=timeout_s)
-        for wait_s in SEND_AGAIN_S:
-            with suppress(AwayError):
-                return JobOut(**send())
-            time.sleep(wait_s)
-        return JobOut(**send())
+        return JobOut(**_persistently(send))
 
     def duration(self, request: JobRequest | None = None, **fields: Any) -> DurationOut:
         """How long a search would take on the machine of the service; arguments as of `submit`."""
@@ -370,7 +366,8 @@ class Client:
         try:
             for one, file in files.items():
                 self._send(f"{place}/files/{quote(one)}", file, sizes[one])
-            made: dict[str, Any] = self.ask("POST", f"{place}/finish", timeout=CHECK_S)
+            finish = partial(self.ask, "POST", f"{place}/finish", timeout=CHECK_S)
+            made: dict[str, Any] = _persistently(finish)
         except BaseException:
             with suppress(NasError):
                 self.ask("DELETE", place)
@@ -480,6 +477,15 @@ def _messages(lines: Iterator[str]) -> Iterator[tuple[int | None, dict[str, Any]
             fields = {}
         else:
             fields = {}
+
+
+def _persistently(ask: Callable[[], Any]) -> Any:
+    """The answer to what may be asked more than once, of a service that may be away a moment."""
+    for wait_s in SEND_AGAIN_S:
+        with suppress(AwayError):
+            return ask()
+        time.sleep(wait_s)
+    return ask()
 
 
 def _check(answer: httpx.Response) -> None:

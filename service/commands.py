@@ -111,7 +111,6 @@ def worker(
         return
     if settings.executor == "ray":
         check_installed()
-    settings.check_evaluators()
     with installed():
         from service.logs import log_to_stderr
         from service.worker.worker import run_worker

@@ -62,6 +62,13 @@ class UploadError(NasError):
         self.field = field
 
 
+class UnreadError(UploadError):
+    """An upload could not be read just now; nothing is wrong with it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(503, text)
+
+
 @dataclass(frozen=True, slots=True)
 class Upload:
     """Files of a checkpoint that are on their way.
@@ -315,10 +322,13 @@ class Uploads:
 
         Args:
             owner: who uploads.
-            identity: of the upload; it ends here, whatever comes of it, unless files are missing.
-            read: folder and bytes → family and task; raises what is wrong with the checkpoint.
+            identity: of the upload; it ends here, whatever comes of it, unless files are missing
+                or it cannot be read just now.
+            read: folder and bytes → family and task; raises what is wrong with the checkpoint, or
+                `UnreadError`.
 
         Raises:
+            UnreadError: as `read` does; the same may be asked again.
             UploadError: when files are missing, the name was taken meanwhile, or there is no such
                 upload.
         """
@@ -345,6 +355,9 @@ class Uploads:
                     raise self._taken(upload.name)
                 write_json(aside / FACTS_FILE, {**facts, "finished": time.time()})
                 aside.rename(folder)
+        except UnreadError:
+            aside.rename(coming)
+            raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
         return Uploaded(owner, upload.name, family, task, upload.bytes, folder)

@@ -31,7 +31,7 @@ from nas.profiling.latency_meter import LatencyMeter
 from nas.profiling.timed_work import network_cost
 from nas.request.spec import SearchSpec, build_spec
 from nas.run.evaluator import Evaluator, open_evaluator
-from nas.run.evaluators import Question
+from nas.run.evaluators import Question, version_of
 from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
@@ -152,7 +152,7 @@ class AskingWorker:
         self._wanted = spec.costs
         with time_limit(self._timeout_s):
             self._evaluator = EvaluatorName.read(name).open(space, self._wanted)
-        if str(getattr(self._evaluator, "digest", None)) != order.data_digest:
+        if str(version_of(getattr(self._evaluator, "digest", None))) != order.data_digest:
             raise DataError(
                 f"the evaluator {name} on {platform.node()} is not that of the machine "
                 "that works on the run: its digest is another one; copy it there"

@@ -152,6 +152,13 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         with blaming("data"):
             fitted = site.made(str(request.data), request.hours, request.device)
     space, profile = _with_workload(request, find_space(request, site, begun, fitted), site)
+    if space.task == "embedding" and space.model.class_token:
+        with blaming("space" if request.space_toml is None else "space_toml"):
+            raise UsageError(
+                f"the networks of the space {space.name} embed texts and have a class token, with "
+                "which they cannot be exported: leave class_token out, and write pooling = 'first' "
+                "where texts begin with a token for it"
+            )
     dataset, data = _data(request, space, site, reads=begun is not None)
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)

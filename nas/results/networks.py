@@ -304,7 +304,7 @@ def evaluate_network(
     data: OpenedData,
     split: SplitName,
     beam: BeamSettings | None,
-    max_tokens: int,
+    max_tokens: int | None,
 ) -> Scores:
     """Score a network on a split.
 
@@ -313,7 +313,7 @@ def evaluate_network(
         data: the run's own.
         split: of the data.
         beam: how translations are searched for; None for other tasks, or the usual beam.
-        max_tokens: tokens of a batch that is translated, over its beams.
+        max_tokens: tokens of a batch that is translated, over its beams; see `translate_rows`.
 
     Raises:
         DataError: when the data are not those of the run, or the test split cannot be read.
@@ -370,7 +370,7 @@ def translate_text(
     data: OpenedData,
     lines: Sequence[str],
     beam: BeamSettings,
-    max_tokens: int,
+    max_tokens: int | None,
 ) -> list[str]:
     """Translate lines, in their order; empty ones stay empty.
 
@@ -379,7 +379,7 @@ def translate_text(
         data: whose tokenizers the network learnt with, see `check_vocabularies`.
         lines: without line ends.
         beam: how to search.
-        max_tokens: tokens of a batch, over its beams.
+        max_tokens: tokens of a batch, over its beams; see `translate_rows`.
 
     Raises:
         UsageError: for a line that is too long, naming it; before anything is translated.

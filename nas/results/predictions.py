@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
     from supernet.data.tokenizer import Tokenizer
 
-BATCH_TOKENS = 16_384
-
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reading:
@@ -221,7 +219,7 @@ def _translated(
         reading.source,
         reading.target,
         BeamSettings(),
-        max_tokens=BATCH_TOKENS,
+        max_tokens=None,
         device=network.device,
     )
 
@@ -263,6 +261,11 @@ def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
 
     if facts["kind"] != "images":
         raise DataError("this network reads numbers, not pictures: its data had no pixels")
+    if form.channels not in (1, 3):
+        raise DataError(
+            f"this network reads {form.channels} channels, and files of pictures have 1 or 3: give "
+            "it arrays, as in the model card"
+        )
     pixels_HWC = torch.tensor(
         read_picture(path, form.channels, facts.get("side", form.image_size)), dtype=torch.float32
     )

@@ -18,7 +18,7 @@ from nas.objectives import OBJECTIVES, QUALITIES, QUALITY, Objective, rates
 from nas.objectives.latency_limits import MEASURED_STDS, PREDICTED_STDS
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.results.failures import FAILED, failed
-from nas.run.evaluators import Evaluator, Question
+from nas.run.evaluators import Evaluator, Question, version_of
 from nas.run.evaluators.offered import OfferedCosts
 from nas.run.evaluators.opening import EvaluatorName
 from nas.run.events import Note
@@ -185,15 +185,12 @@ class Run(OpenedRun):
     def external_data(self, offered: OfferedCosts) -> dict[str, Any]:
         """What is kept of an evaluator, so that another one in its place is noticed."""
         costs = {name: values.tolist() for name, values in offered.of(self.first_rows[:2]).items()}
-        digest = getattr(self.evaluator, "digest", None)
-        return {
-            "evaluator": self.spec.evaluator,
-            "digest": digest if isinstance(digest, str) else None,
-            "costs": costs,
-        }
+        digest = version_of(getattr(self.evaluator, "digest", None))
+        return {"evaluator": self.spec.evaluator, "digest": digest, "costs": costs}
 
     def _check_same(self, offered: OfferedCosts) -> None:
         known, now = self.folder.read_json(DATA_FILE), self.external_data(offered)
+        known["digest"] = version_of(known.get("digest"))
         if known != now:
             name = next(name for name in now if known.get(name) != now[name])
             raise DataError(

@@ -55,6 +55,7 @@ from service.api.specs import Search, needs_limits, read_search, read_space, ref
 from service.auth import Role, Token
 from service.process_limits import limited, mapped_bytes
 from service.settings import MIB, Settings, environment_of_process
+from service.uploads import UnreadError
 
 MODULE = "service.api.space_reader"
 START_S = 60.0  # libraries have to be loaded
@@ -155,14 +156,18 @@ class SpaceReader:
             size: bytes of them.
 
         Raises:
-            ProblemError: 422 with what is wrong with it, 503 on a busy machine.
+            ProblemError: 422 with what is wrong with it.
+            UnreadError: on a busy machine.
         """
         told = (
             f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
             "beside its weights, which none needs"
         )
-        with _lost_means(told):
-            found = self._ask("upload", {"folder": str(folder), "size": size}, CHECK_WALL_S)
+        try:
+            with _lost_means(told):
+                found = self._ask("upload", {"folder": str(folder), "size": size}, CHECK_WALL_S)
+        except ProblemError as error:
+            raise UnreadError(BUSY) if error.status == 503 else error from error
         return found["family"], found["task"]
 
     def predict(self, folder: RunFolder, network: str, given: PredictRequest) -> PredictionOut:

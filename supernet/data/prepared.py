@@ -436,7 +436,7 @@ def check_embeddings_fit(
     assert isinstance(shape, TokenInput) and tokenizer is not None
     if tokenizer.vocab_size > shape.vocab_size:
         _refuse_checkpoint(tokenizer, data.name, shape.vocab_size)
-    room, width = model.max_length, data.train.targets.shape[1]
+    room, width = model.max_length - model.class_token, data.train.targets.shape[1]
     if data.longest > room:
         raise DataError(
             f"the longest text of {data.name} has {data.longest} tokens, but the networks of this "

@@ -154,7 +154,7 @@ def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
     if origin is None or origin.sentence is None or encoder is None:
         return ()
     copy_pooling(origin, encoder.embed_dim, folder)
-    shorten(folder, source.blueprint.max_tokens)
+    shorten(folder, source.preprocessing.most_tokens(source.blueprint))
     return origin.sentence.files
 
 

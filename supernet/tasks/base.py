@@ -27,8 +27,6 @@ from supernet.loss import IGNORED, smoothed_cross_entropy
 from supernet.tasks.teacher import Teacher
 from supernet.training_settings import TrainingSettings
 
-DECODING_TOKENS = 16_384  # of a batch that is translated, unless told otherwise
-
 BatchT = TypeVar("BatchT")
 SplitT = TypeVar("SplitT")
 

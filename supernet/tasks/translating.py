@@ -26,6 +26,8 @@ from supernet.slices import Casts
 
 Rows = Sequence[Sequence[int]]
 
+DECODING_TOKENS = 16_384  # of a batch, unless told otherwise
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepwiseTranslator:
@@ -70,7 +72,7 @@ def translate_rows(
     rows: Rows,
     settings: BeamSettings,
     *,
-    max_tokens: int,
+    max_tokens: int | None,
     device: str,
 ) -> list[tuple[int, ...]]:
     """The best translation of every row, in the order of the rows.
@@ -83,6 +85,7 @@ def translate_rows(
         settings: how to search.
         max_tokens: sources of a batch, times beams, times the longest source or translation that
             there may be, are at most this. Beyond rounding it decides nothing but time and memory.
+            None is as many as `DECODING_TOKENS`, or as the longest row takes with the usual beams.
         device: where to decode; in bfloat16 on cards that have it.
 
     Returns:
@@ -120,7 +123,7 @@ def translate_lines(
     target_tokenizer: Tokenizer,
     settings: BeamSettings,
     *,
-    max_tokens: int,
+    max_tokens: int | None,
     device: str,
 ) -> list[str]:
     """The best translation of every line, in the order of the lines.
@@ -153,7 +156,7 @@ def translate_tokens(
     target_tokenizer: Tokenizer,
     settings: BeamSettings,
     *,
-    max_tokens: int,
+    max_tokens: int | None,
     device: str,
 ) -> list[str]:
     """As `translate_lines`, of lines that are tokens already, without marks."""
@@ -163,18 +166,9 @@ def translate_tokens(
     return target_tokenizer.decode(texts)
 
 
-def decoded_tokens(length: int, limit: int, settings: BeamSettings) -> int:
-    """Most tokens that decoding a source may hold at once, over its beams.
-
-    Args:
-        length: of the source, with its end mark.
-        limit: positions of the network.
-        settings: how to search.
-    """
-    return settings.beam_size * max(length, settings.longest(length, limit))
-
-
-def _plan(limit: int, rows: Rows, settings: BeamSettings, max_tokens: int) -> list[list[int]]:
+def _plan(
+    limit: int, rows: Rows, settings: BeamSettings, max_tokens: int | None
+) -> list[list[int]]:
     """Numbers of the rows of every batch.
 
     Longest first: what does not fit into memory shows at once.
@@ -190,8 +184,11 @@ def _plan(limit: int, rows: Rows, settings: BeamSettings, max_tokens: int) -> li
                 f"at most {limit}: split the line, or raise max_length in the space's [model] "
                 "table and search anew"
             )
-        sizes[number] = decoded_tokens(length, limit, settings)
+        sizes[number] = _decoded_tokens(length, limit, settings)
     order = sorted(sizes, key=lambda number: (sizes[number], len(rows[number])), reverse=True)
+    if max_tokens is None:
+        longest = max((len(rows[number]) + 1 for number in order), default=1)
+        max_tokens = max(DECODING_TOKENS, _decoded_tokens(longest, limit, BeamSettings()))
     if order and sizes[order[0]] > max_tokens:
         raise UsageError(
             f"batches of at most {max_tokens} tokens cannot hold line {order[0] + 1}, which takes "
@@ -203,6 +200,11 @@ def _plan(limit: int, rows: Rows, settings: BeamSettings, max_tokens: int) -> li
             batches.append([])
         batches[-1].append(number)
     return batches
+
+
+def _decoded_tokens(length: int, limit: int, settings: BeamSettings) -> int:
+    """Most tokens that decoding a source of a length may hold at once, over its beams."""
+    return settings.beam_size * max(length, settings.longest(length, limit))
 
 
 def _decode(

@@ -21,10 +21,10 @@ from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.sequence_models import TranslationModel
-from supernet.tasks.base import DECODING_TOKENS, Evaluation, Predictions, Scores, States, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
 from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
-from supernet.tasks.translating import StepwiseTranslator, decoded_tokens, translate_tokens
+from supernet.tasks.translating import StepwiseTranslator, translate_tokens
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_TOKENS = 4096
@@ -194,17 +194,12 @@ def split_bleu(
     Arguments and errors as for `score`.
     """
     assert isinstance(model, TranslationModel)
-    beam = beam or BeamSettings()
-    if max_tokens is None:
-        longest = int(split.source.lengths.max(initial=0)) + 1
-        most = decoded_tokens(longest, model.settings.max_length, beam)
-        max_tokens = max(DECODING_TOKENS, most)
     lines = translate_tokens(
         StepwiseTranslator(model, architecture),
         [split.source[number].tolist() for number in range(len(split))],
         task.source_tokenizer,
         task.target_tokenizer,
-        beam,
+        beam or BeamSettings(),
         max_tokens=max_tokens,
         device=device,
     )

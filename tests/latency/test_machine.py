@@ -71,6 +71,19 @@ def test_the_work_of_others_is_that_on_the_cores_of_this_process(
     assert watch.state().others == others
 
 
+def test_cores_are_those_of_all_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads may be bound to a core each, the one that asks as well."""
+    clock = Clock(monkeypatch)
+    bound = {0: {0}, 1: {1}, 2: {2}}
+    monkeypatch.setattr("os.sched_getaffinity", lambda thread: bound[thread], raising=False)
+    for thread in ("1", "2"):
+        (tmp_path / "self" / "task" / thread).mkdir(parents=True)
+    watch = Watch(proc=cores(tmp_path, 500, 100, 7, 500))
+    clock.now, clock.mine = 102.0, 11.0
+    cores(tmp_path, 500 + 200, 100 + 50, 7 + 100, 500 + 200)
+    assert watch.state().others == 1.25
+
+
 def test_what_cannot_be_read_is_not_told(tmp_path: Path) -> None:
     state = Watch(proc=tmp_path / "none").state()
     assert state.others is None and state.waited is None

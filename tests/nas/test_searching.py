@@ -265,14 +265,17 @@ class Versioned(Good):
 
 
 def test_an_evaluator_says_which_version_it_is(tmp_path: Path) -> None:
-    searched(tmp_path / "run", Versioned("v1"))
-    (tmp_path / "run" / "stages" / "verify.json").unlink()
-    with pytest.raises(DataError, match="its digest was v1 and is v2"):
-        searched(tmp_path / "run", Versioned("v2"))
+    for first, second in (("v1", "v2"), (1, 2)):
+        run = tmp_path / f"run-{first}"
+        searched(run, Versioned(first))
+        (run / "stages" / "verify.json").unlink()
+        with pytest.raises(DataError, match=f"its digest was {first} and is {second}"):
+            searched(run, Versioned(second))
+        assert searched(run, Versioned(first)).entries
 
 
 @pytest.mark.parametrize("digest", [b"v1", ("v", 1), len])
-def test_a_digest_that_is_no_text_says_nothing(tmp_path: Path, digest: Any) -> None:
+def test_a_digest_that_is_no_version_says_nothing(tmp_path: Path, digest: Any) -> None:
     searched(tmp_path / "run", Versioned(digest))
     assert RunFolder.open(tmp_path / "run").read_json("data.json")["digest"] is None
     (tmp_path / "run" / "stages" / "verify.json").unlink()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names
 from search_spaces.errors import SpaceFileError, UnknownNameError
-from search_spaces.genotypes import LARGEST
 from search_spaces.operators import sample
+from search_spaces.space_form import LARGEST
 from search_spaces.toml import source
 from search_spaces.toml.bounds import check_bounds
 from search_spaces.toml.source import MAX_BYTES, TomlSource
@@ -309,16 +309,6 @@ def test_a_mistake_in_optional_tables_is_named(extra: str, message: str) -> None
 def test_a_mistake_in_a_translation_space_is_named(old: str, new: str, message: str) -> None:
     assert old in TRANSLATION
     assert re.match(f"mine.toml.*{message}", refusal(TRANSLATION.replace(old, new, 1)))
-
-
-def test_a_class_token_is_for_classification() -> None:
-    parse_space(MINE.replace("= 16", "= 16\nclass_token = true", 1), "mine.toml")
-    embedding = MINE.replace("classification", "embedding").replace("num_classes = 10\n", "")
-    parse_space(embedding.replace("= 16", "= 16\npooling = 'first'", 1), "mine.toml")
-    for pooling in ("mean", "class"):
-        given = f"= 16\nclass_token = true\npooling = '{pooling}'"
-        found = refusal(embedding.replace("= 16", given, 1))
-        assert "class_token belongs to classification: leave it out" in found
 
 
 def test_linformer_is_refused_in_decoders_only() -> None:

@@ -12,7 +12,7 @@ import pytest
 from service import uploads as module
 from service.auth import Role, Token
 from service.settings import GIB, Settings
-from service.uploads import LARGEST_SMALL, UploadError, Uploads, drop_unfinished
+from service.uploads import LARGEST_SMALL, UnreadError, UploadError, Uploads, drop_unfinished
 
 FILES = {"config.json": 2, "model.safetensors": 9}
 ALICE, BOB = Token("1", "alice", Role.submitter, 0.0), Token("2", "bob", Role.submitter, 0.0)
@@ -77,6 +77,18 @@ def test_a_checkpoint_is_there_when_all_of_it_is(made: Uploads, tmp_path: Path) 
     assert (found.family, found.bytes, names(made, ALICE)) == ("llama", 11, ["alice/tiny"])
     assert made.find(ALICE, "tiny") == found == made.find(ADMIN, "alice/tiny")
     assert everything(tmp_path) == []
+
+
+def test_one_that_is_not_read_on_a_busy_machine_stays_for_another_try(made: Uploads) -> None:
+    def busy(folder: Path, size: int) -> tuple[str, str]:
+        raise UnreadError("the machine is busy")
+
+    begun = made.begin("alice", "tiny", FILES).id
+    for file, size in FILES.items():
+        send(made, begun, file, b"x" * size)
+    refused(lambda: made.finish("alice", begun, busy), 503, "busy")
+    assert names(made, ALICE) == []
+    assert made.finish("alice", begun, read).bytes == 11
 
 
 def test_one_that_cannot_be_read_leaves_nothing(made: Uploads, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def evaluate(
     split: SplitChoice = typer.Option(SplitChoice.test, help="What to evaluate on."),
     beam: int | None = BEAM,
     lenpen: float | None = LENPEN,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = BATCH_TOKENS,
     data: str = DATA,
     device: Device = DEVICE,
     as_json: bool = options.JSON,

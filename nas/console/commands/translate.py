@@ -40,7 +40,10 @@ LENPEN: Any = typer.Option(
     show_default="0.6",
 )
 BATCH_TOKENS: Any = typer.Option(
-    16_384, min=1, help="Tokens decoded at once, over all beams; less needs less memory."
+    None,
+    min=1,
+    help="Tokens decoded at once, over all beams; less needs less memory.",
+    show_default="16384, or what the longest line takes",
 )
 DATA: Any = typer.Option(
     None,
@@ -58,7 +61,7 @@ def translate(
     arch: str = ARCH,
     beam: int | None = BEAM,
     lenpen: float | None = LENPEN,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = BATCH_TOKENS,
     data: str = DATA,
     device: Device = DEVICE,
 ) -> None:

@@ -67,8 +67,8 @@ class Evaluator(Protocol):
     It may have three things more. ``batch`` is the number of networks that it is asked for at most
     at once, 1 where it does not say: what a search has been told is kept, what it was about to be
     told when it was killed is asked for again. ``costs`` is a method that tells costs of any
-    networks without evaluating them, see `nas.run.evaluators.offered`. ``digest`` is a text that
-    says what version it is: a run goes on with no other. One that is no text says nothing.
+    networks without evaluating them, see `nas.run.evaluators.offered`. ``digest`` is a text or
+    a whole number that says what version it is, see `version_of`: a run goes on with no other.
     """
 
     def evaluate(self, networks: Sequence[Network]) -> Sequence[Answer | float | Mapping[str, Any]]:
@@ -78,6 +78,14 @@ class Evaluator(Protocol):
         ``std``, ``costs`` and ``failure``, as far as they apply. What it raises counts as a
         failure.
         """
+
+
+def version_of(digest: object) -> str | int | None:
+    """The version that an attribute ``digest`` of an evaluator tells; None for other values.
+
+    Whoever wrote the evaluator may call something else so.
+    """
+    return digest if isinstance(digest, str | int) else None
 
 
 def observe(evaluator: Evaluator, networks: Sequence[Network]) -> list[Answer]:

@@ -29,7 +29,11 @@ Columns = Mapping[str, NDArray[Any]]
 ENDINGS = (".npz", ".parquet", ".csv")
 LOOKED_UP = 1024
 # What stands in a table in lower case for a quality or cost that is not known.
-MISSING = ("", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none")
+MISSING = (
+    *("", "na", "n/a", "#n/a", "#na", "#n/a n/a", "<na>", "nan", "-nan", "null", "none"),
+    *("1.#ind", "-1.#ind", "1.#qnan", "-1.#qnan"),  # of C programs on Windows
+)
+TRUTHS = {"true": "1", "false": "0"}
 
 
 class TableEvaluator:
@@ -176,12 +180,13 @@ def _indices(gene: Gene, values: NDArray[Any]) -> tuple[NDArray[np.int16], NDArr
 
 
 def _as_numbers(values: NDArray[Any]) -> NDArray[Any]:
-    """Texts as the numbers that they are, NaN for others; other values as they are."""
+    """Texts as the numbers that they are, truths as 1 and 0, NaN for others; else as they are."""
     if values.dtype.kind not in "OU":
         return values
     import pandas
 
-    numbers = pandas.to_numeric(pandas.Series(values.ravel(), dtype=object), errors="coerce")
+    texts = [TRUTHS.get(str(one).lower(), one) for one in values.ravel()]
+    numbers = pandas.to_numeric(pandas.Series(texts, dtype=object), errors="coerce")
     return np.asarray(numbers).reshape(values.shape)
 
 

@@ -147,7 +147,8 @@ async def write_pieces(request: Request, write: Callable[[bytes], None], context
 async def finish(upload: UploadPath, token: Submitter, context: InContext) -> CheckpointOut:
     """Read the checkpoint, once all files have come; from then on it can be named.
 
-    One that cannot be used is deleted, and the answer says what is wrong with it.
+    One that cannot be used is deleted, and the answer says what is wrong with it. On a busy machine
+    the answer is 503, and the files stay for another try.
     """
     async with place_to_send(context, token):
         done = partial(context.uploads.finish, token.name, upload, context.spaces.check_upload)

@@ -309,11 +309,11 @@ def _arrays(path: Path, part: str) -> ArrayImages:
     names = (f"x_{part}", f"y_{part}")
     found = read_arrays(str(path), names)
     pixels = found[names[0]]
-    coloured = pixels.ndim == 4 and pixels.shape[-1] in (1, 3)
-    if pixels.dtype != np.uint8 or not (pixels.ndim == 3 or coloured) or not len(pixels):
+    first = pixels.ndim == 4 and pixels.shape[1] in (1, 3) and pixels.shape[-1] not in (1, 3)
+    if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or first or not len(pixels):
         raise DataError(
             f"x_{part} of {path} is {pixels.dtype} of shape {pixels.shape}; it should be uint8 of "
-            "shape (images, height, width, channels), channels last, 1 or 3 of them"
+            "shape (images, height, width, channels), channels last"
         )
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     labels = _labels(found[names[1]], len(pixels), f"y_{part} of {path}")

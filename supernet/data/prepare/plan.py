@@ -134,6 +134,19 @@ class Plan(Protocol):
         ...
 
 
+def refuse_vocab_size(request: PrepareRequest) -> None:
+    """See that no size is asked for of a checkpoint's vocabulary.
+
+    Raises:
+        UsageError: when one is.
+    """
+    if request.vocab_size is not None:
+        raise UsageError(
+            f"{mark('vocab_size')} is for vocabularies that are learnt, and this one is the "
+            "checkpoint's: leave it out"
+        )
+
+
 def refuse_pair_options(request: PrepareRequest) -> None:
     """See that nothing is asked for that only pairs have.
 

@@ -24,8 +24,9 @@ from nas.run.layout import HALVING_FILE
 from nas.search.front import pick, read_front
 from search_spaces.errors import DamagedRunError, DataError, UsageError
 from supernet.beam_search import BeamSettings
-from supernet.tasks.base import DECODING_TOKENS, Task
+from supernet.tasks.base import Task
 from supernet.tasks.evaluation import score
+from supernet.tasks.translating import DECODING_TOKENS
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load, save
 from tests.support import prepare_cases, trained_cases

@@ -15,7 +15,7 @@ import pytest
 
 from nas.request.spec import SpaceSource
 from search_spaces import load_space
-from search_spaces.loading import dump_space
+from search_spaces.loading import dump_space, parse_space
 from service.api import space_reader
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
@@ -27,6 +27,7 @@ from service.auth import ANYBODY
 from service.process_limits import mapped_bytes
 from service.settings import Settings
 from tests.support import service_api_cases
+from tests.support.embedding_cases import SPACE as ENCODERS
 from tests.support.service_cases import SMOKE, Server, problem
 
 server, alice = service_api_cases.server, service_api_cases.alice
@@ -88,6 +89,14 @@ def test_a_workload_that_no_network_takes_is_refused_with_the_request(alice: htt
         assert "every image of the space digits has 16 patches" in problem(long, 422, "/workload")
         right = alice.post("/jobs", json={**brought, "workload": "source=16"})
         assert right.status_code == 201
+
+
+def test_a_class_token_is_not_for_embeddings(alice: httpx.Client) -> None:
+    """Runs of earlier versions may have one, so that spaces with it are still read."""
+    toml = dump_space(ENCODERS).replace("class_token = false", "class_token = true")
+    assert parse_space(toml, "encoders").model.class_token
+    said = problem(alice.post("/jobs", json={"space_toml": toml, "preset": "smoke"}), 422)
+    assert "leave class_token out, and write pooling = 'first'" in said
 
 
 def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
-from supernet.tasks import language_modelling, translation
-from supernet.tasks.base import DECODING_TOKENS
+from supernet.tasks import language_modelling, translating, translation
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.evaluation import by_distance, evaluate, loss_error, score
 from supernet.tasks.language_modelling import LanguageModellingTask
@@ -277,13 +276,18 @@ def test_lines_that_stand_alone_are_read_whole_whatever_their_length(
     assert told[1] == pytest.approx(told[0], rel=1e-5)
 
 
-def test_batches_hold_the_longest_line_unless_they_are_told_otherwise() -> None:
+def test_batches_hold_the_longest_line_unless_they_are_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(translating, "DECODING_TOKENS", 1)
     task, model = task_of("translation").first_valid(1), supernet_of(SPACES["translation"])
     (network,) = networks_of(SPACES["translation"], 1)
-    many = BeamSettings(beam_size=DECODING_TOKENS // 10)
-    assert score(task, model, network, task.valid, beam=many).bleu_signature is not None
-    with pytest.raises(UsageError, match="cannot hold line 1, .* allow at least that many"):
-        score(task, model, network, task.valid, beam=many, max_tokens=DECODING_TOKENS)
+    assert score(task, model, network, task.valid).bleu_signature is not None
+    # More beams than usual may take more memory than there is: they have to be asked for.
+    many = BeamSettings(beam_size=BeamSettings().beam_size + 1)
+    for beam, most in ((None, 1), (many, None)):
+        with pytest.raises(UsageError, match="cannot hold line 1, .* allow at least that many"):
+            score(task, model, network, task.valid, beam=beam, max_tokens=most)
 
 
 def test_a_source_that_was_cut_is_translated_as_it_was_cut() -> None:

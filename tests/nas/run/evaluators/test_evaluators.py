@@ -138,13 +138,14 @@ WORDS = GeneSpace(
         Gene("layers", (1, 2)),
         Gene("ratio", (2, 4), per_layer="layers"),
         Gene("eps", (1e-6, 1e-5), when={"kind": ("1",)}),
+        Gene("bias", (0, 1)),
     ),
 )
 CSV = """\
-kind,width,layers,ratio.0,ratio.1,eps,loss,ms
-None,192,1,4,n/a!,-,0.5,7
-1,96,2,2,4,1e-5,1.5,
-2,192,2,4,2,,NA,2.5
+kind,width,layers,ratio.0,ratio.1,eps,bias,loss,ms
+None,192,1,4,n/a!,-,True,0.5,7
+1,96,2,2,4,1e-5,False,1.5,-1.#IND
+2,192,2,4,2,,1,NA,2.5
 """
 
 
@@ -158,6 +159,7 @@ def test_texts_of_a_csv_are_what_its_genes_are(tmp_path: Path) -> None:
         ("1", 96, [2, 4], 1e-5),
         ("2", 192, [4, 2], None),
     ]
+    assert [one["bias"] for one in found] == [1, 0, 1]
     answers = table.evaluate(found)
     assert [str(one.quality) for one in answers] == ["0.5", "1.5", "nan"]
     assert [str(one.costs["ms"]) for one in answers] == ["7.0", "nan", "2.5"]
@@ -171,7 +173,7 @@ def test_texts_of_a_csv_are_what_its_genes_are(tmp_path: Path) -> None:
         ("1,96,2,2,4,1e-5", "1,96,2,2,4,?", "row 1: eps is [?];"),
         ("None,192", "none,192", "row 0: kind is none;"),
         ("None,192", ",192", "row 0: kind is empty;"),
-        ("1e-5,1.5", "1e-5,low", "'loss' is not one of numbers"),
+        ("False,1.5", "False,low", "'loss' is not one of numbers"),
     ],
 )
 def test_what_is_there_has_to_be_a_choice(tmp_path: Path, old: str, new: str, words: str) -> None:

@@ -260,6 +260,7 @@ def test_what_cannot_be_prepared_is_told(model: Path, hub: Any, tmp_path: Path) 
         (UsageError, "give its folder with --tokenizer MODEL", (), {"tokenizer": "bpe"}),
         (UsageError, "a gpt2 for language_modelling", (), {"tokenizer": writer}),
         (UsageError, "leave out --target", (), {"target": (few,)}),
+        (UsageError, "and this one is the checkpoint's: leave it out", (), {"vocab_size": 99}),
         (UsageError, "--max-length is 3, marks included, to 48", (), {"max_length": 49}),
         (UsageError, "--max-length is 3, marks included, to 48", (), {"max_length": 2}),
         (DataError, "has no texts: put files that end in .txt", (empty,), {}),
