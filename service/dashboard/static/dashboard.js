@@ -289,8 +289,9 @@
     } catch {
       throw new Error(`the service, or a proxy before it, answered ${status}`);
     }
-    if (status >= 300) throw new Error(found?.detail ?? `the service answered ${status}`);
-    return found;
+    if (status < 300) return found;
+    const problem = new Error(found?.detail ?? `the service answered ${status}`);
+    throw Object.assign(problem, { status });
   }
 
   async function ask(method, path, body) {
@@ -394,6 +395,18 @@
     return { files, others };
   }
 
+  // Of a busy machine the files stay, and it is asked again.
+  async function finished(place) {
+    for (let failed = 1; ; failed += 1) {
+      try {
+        return await ask("POST", `${place}/finish`);
+      } catch (error) {
+        if (error.status !== 503 || failed === TRIES) throw error;
+        await new Promise((done) => { setTimeout(done, 1000 * 2 ** failed); });
+      }
+    }
+  }
+
   async function upload(form, bar, say) {
     const { files, others } = chosenFiles(form);
     const sizes = Object.fromEntries(Object.entries(files).map(([name, file]) => [name, file.size]));
@@ -410,7 +423,7 @@
         sent += file.size;
       }
       say(`The service reads it.${left}`);
-      await ask("POST", `${place}/finish`);
+      await finished(place);
     } catch (error) {
       await ask("DELETE", place).catch(() => null);
       throw error;
