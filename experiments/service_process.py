@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 class Api:
-    """One client with one connection, which is made anew when it breaks."""
+    """One client with one connection, which is made anew when it breaks and ends with it."""
 
     def __init__(self, port: int, token: str) -> None:
         self._port = port
@@ -72,6 +72,9 @@ class Api:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def surely(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
