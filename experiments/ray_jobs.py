@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -33,7 +35,7 @@ def done_by_ray(
     cluster = RayCluster(ExecutorSettings("ray", address), workers)
     cluster.connect()
     try:
-        remote = ray.remote(num_cpus=1, max_retries=-1)(work)
+        remote = ray.remote(num_cpus=1, max_retries=-1)(_of_module(work))
         left, running = list(jobs), dict[ray.ObjectRef[Done], Job]()
         while left or running:
             while left and len(running) < workers:
@@ -43,3 +45,12 @@ def done_by_ray(
             yield running.pop(ended), ray.get(ended)
     finally:
         cluster.close()
+
+
+def _of_module(work: Callable[[Job], Done]) -> Callable[[Job], Done]:
+    """The function as nodes import it, where its module is the command that runs here."""
+    spec = getattr(sys.modules[work.__module__], "__spec__", None)
+    if work.__module__ != "__main__" or spec is None:
+        return work
+    found: Callable[[Job], Done] = getattr(importlib.import_module(spec.name), work.__name__)
+    return found

@@ -97,7 +97,7 @@ class Page(Route):
 async def _error_page(request: Request, error: Exception) -> HTMLResponse:
     if isinstance(error, RequestValidationError) and error.errors()[0]["loc"][0] == "path":
         path = request.url.path
-        error = ProblemError(404, f"there is nothing at {path[:100]!r}: is the address complete?")
+        error = ProblemError(404, f"there is nothing at {path[:100]!r}, which may be cut off")
     handlers = request.app.exception_handlers
     known = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
     if known is None:

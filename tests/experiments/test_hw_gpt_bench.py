@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -123,6 +126,21 @@ def test_the_command_prints_json_and_keeps_searches(
     assert STUDY.main(options) == 0
     assert capsys.readouterr().out == first
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").iterdir()} == kept
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_the_command_searches_by_ray(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a command its functions are those of no module that workers could import by its name."""
+    _write(tmp_path)
+    options = _options(tmp_path, "--device", "board", "--searcher", "random", "local")
+    command = [sys.executable, "-m", "experiments.hw_gpt_bench", *options, "--executor", "ray"]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(tmp_path / "work")
+    assert STUDY.main(options) == 0
+    assert json.loads(done.stdout) == json.loads(capsys.readouterr().out)
 
 
 def test_latency_is_predicted_without_a_search(
