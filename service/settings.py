@@ -261,7 +261,7 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
             f"{settings.stale_s:g}: jobs would be taken from workers that are well; let it be at "
             "most half of that"
         )
-    _ = settings.searching  # refused here, not by the first job
+    _ = settings.searching, settings.registered  # refused here, not by the first job
     return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shlex
 import tempfile
 import traceback
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from pathlib import Path
 import typer
 
 from nas.console.output import drop_output, tell, tell_error
+from nas.run.folder import resume_command
 from nas.run.layout import CRASH_FILE
 from nas.run.termination import TERMINATED, Terminated
 from search_spaces.errors import NasError
@@ -68,11 +68,6 @@ def explained(run: Path | None = None) -> Iterator[None]:
             raise  # wrong use, which typer itself explains
         tell_error(_sentence(error, run))
         raise typer.Exit(FAILED) from None
-
-
-def resume_command(run: Path) -> str:
-    """What to type to go on with a run."""
-    return f"nas resume {shlex.quote(str(run))}"
 
 
 def _sentence(error: Exception, run: Path | None) -> str:

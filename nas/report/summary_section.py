@@ -12,11 +12,12 @@ from nas.report import doubtful, words
 from nas.report.baseline_section import sentences
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.request.fields import option_of, texts_of
-from nas.request.picks import KNEE, read_pick
+from nas.request.picks import read_pick
 from nas.request.presets import Budget, budget_for, flat
 from nas.request.protected_choices import NONE, spelled
 from nas.request.spec import SYNTHETIC, SearchRequest, SearchSpec, SearchTerms
 from nas.results.contents import UNPICKED, Retrained, RunContents
+from nas.results.state import going_on
 from nas.run.layout import (
     DEVICE_PROFILE_FILE,
     EVENTS_FILE,
@@ -48,17 +49,11 @@ def headline(run: RunContents) -> Html:
     parts = [_story(run)]
     if run.unfinished:
         left = f"This run is not finished; left to do: {', '.join(run.unfinished)}. "
-        parts.append(tag("p", left, tag("code", _going_on(run)), class_="warning"))
+        next_command = going_on(Path(run.name), unpicked=run.unfinished == [UNPICKED])
+        parts.append(tag("p", left, tag("code", next_command), class_="warning"))
     parts += [tag("p", problem, class_="warning") for problem in _shortfalls(run)]
     parts.append(doubtful.warnings(run))
     return join(tag("header", tag("h1", _title(run)), *parts), _figures(run), _facts(run))
-
-
-def _going_on(run: RunContents) -> str:
-    """What to type next; no resuming meets a pick that nothing on the front meets."""
-    name = shlex.quote(run.name)
-    unpicked = run.unfinished == [UNPICKED]
-    return f"nas retrain {name} --pick {KNEE}" if unpicked else f"nas resume {name}"
 
 
 def _shortfalls(run: RunContents) -> list[str]:

@@ -263,8 +263,8 @@ def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
         raise DataError("this network reads numbers, not pictures: its data had no pixels")
     if form.channels not in (1, 3):
         raise DataError(
-            f"this network reads {form.channels} channels, and files of pictures have 1 or 3: give "
-            "it arrays, as in the model card"
+            f"this network reads {form.channels} channels, and no file of a picture has so many: "
+            "only 1 and 3 can be read from PNG and JPEG"
         )
     pixels_HWC = torch.tensor(
         read_picture(path, form.channels, facts.get("side", form.image_size)), dtype=torch.float32

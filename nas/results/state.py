@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nas.executors.board import WorkerState, read_workers
+from nas.request.picks import KNEE
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.duration import TRAINED, Duration, ToldAndTaken, compare, read_duration
-from nas.run.folder import RunFolder, locked
+from nas.run.folder import RunFolder, locked, resume_command
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
 from nas.search.front import Front, read_front, read_winner, winner
@@ -124,6 +126,18 @@ def open_run(name: str) -> RunFolder:
     if not (path / SPEC_FILE).is_file() and (RUNS / name / SPEC_FILE).is_file():
         path = RUNS / name
     return RunFolder.open(path)
+
+
+def going_on(path: Path, *, unpicked: bool) -> str:
+    """What to type next for a run that is not finished.
+
+    Args:
+        path: of the run.
+        unpicked: all that is left is to train what nothing on the front is, which no resuming does.
+    """
+    if unpicked:
+        return f"nas retrain {shlex.quote(str(path))} --pick {KNEE}"
+    return resume_command(path)
 
 
 def find_runs(parent: Path) -> list[Path]:

@@ -361,9 +361,14 @@ def _digest_of(values: Any) -> str:
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
+def resume_command(path: Path) -> str:
+    """What to type to go on with the run of a folder."""
+    return f"nas resume {shlex.quote(str(path))}"
+
+
 def resuming(path: Path) -> str:
     """What goes on with the run of a folder, as a message names it."""
-    return mark(RESUME, f"nas resume {shlex.quote(str(path))}")
+    return mark(RESUME, resume_command(path))
 
 
 def supernet_gone(path: Path) -> str:

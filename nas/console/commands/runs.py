@@ -13,7 +13,6 @@ import typer
 from nas.console import options
 from nas.console.commands.picking import chosen, picking_json, step_table
 from nas.console.commands.results import compared_lines, duration_words, show_results
-from nas.console.failures import resume_command
 from nas.console.formatting import NOTHING, main_score, test_scores
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import (
@@ -24,9 +23,8 @@ from nas.console.tables import (
     table,
     workers_table,
 )
-from nas.request.picks import KNEE
 from nas.request.protected_choices import as_options, spelled
-from nas.results.state import RUNS, RunState, find_runs, open_run, read_state
+from nas.results.state import RUNS, RunState, find_runs, going_on, open_run, read_state
 from nas.run.duration import TRAINED
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
@@ -128,14 +126,8 @@ def _show_state(folder: RunFolder, as_json: bool) -> None:
     for problem in state.warnings:
         tell(f"warning: {problem}", "yellow")
     if not state.running and state.summary != "finished":
-        say(f"go on with: {_going_on(folder, state)}")
-
-
-def _going_on(folder: RunFolder, state: RunState) -> str:
-    """What to type next; no resuming meets a pick that nothing on the front meets."""
-    if state.unpicked and state.summary == f"stopped at {TRAINED}":
-        return f"nas retrain {shlex.quote(str(folder.path))} --pick {KNEE}"
-    return resume_command(folder.path)
+        unpicked = bool(state.unpicked) and state.summary == f"stopped at {TRAINED}"
+        say(f"go on with: {going_on(folder.path, unpicked=unpicked)}")
 
 
 def report(run: str = options.RUN) -> None:

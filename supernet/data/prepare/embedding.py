@@ -42,7 +42,7 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
     refuse_pair_options,
-    refuse_vocab_size,
+    refuse_vocabulary,
 )
 from supernet.data.prepare.records import Record, has_columns
 from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
@@ -253,7 +253,6 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     if request.target:
         raise UsageError(f"embeddings are made by the checkpoint: leave out {mark('target')}")
     refuse_pair_options(request)
-    refuse_vocab_size(request)
     if request.image_size is not None:
         raise UsageError(f"{mark('image_size')} is for images; leave it out")
     if not isinstance(request.tokenizer, Path):
@@ -261,6 +260,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
             "embedding needs the checkpoint whose embeddings are to be learnt: give its folder "
             f"with {mark('tokenizer')} MODEL"
         )
+    refuse_vocabulary(request, "this one is the checkpoint's")
     checkpoint = read_checkpoint(request.tokenizer)
     if checkpoint.task != "embedding":
         raise UsageError(

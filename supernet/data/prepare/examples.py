@@ -44,6 +44,7 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
     refuse_pair_options,
+    refuse_vocabulary,
 )
 from supernet.data.prepare.records import (
     SPLITS_FILE,
@@ -256,7 +257,8 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
     """
     if request.target:
         raise UsageError(f"classification has labels, no translations: leave out {mark('target')}")
-    _check_vocabulary(request)
+    refuse_pair_options(request)
+    refuse_vocabulary(request, "classification learns none")
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     if _holds_texts(request.source[0]):
         given = files_of(named, doctor)
@@ -265,17 +267,6 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
         _check_images(request)
         return _plan_images(request, *_images_in_columns(request, given, doctor, report), doctor)
     return _plan_images(request, *_images_of(request, named, doctor, report), doctor)
-
-
-def _check_vocabulary(request: PrepareRequest) -> None:
-    refuse_pair_options(request)
-    given = f"{mark('tokenizer')} unigram" if request.tokenizer == "unigram" else ""
-    given = given if request.vocab_size is None else mark("vocab_size")
-    if given:
-        raise UsageError(
-            f"{given} is for vocabularies that are learnt, and classification learns none: leave "
-            "it out"
-        )
 
 
 def _images_of(

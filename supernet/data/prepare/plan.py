@@ -134,16 +134,21 @@ class Plan(Protocol):
         ...
 
 
-def refuse_vocab_size(request: PrepareRequest) -> None:
-    """See that no size is asked for of a checkpoint's vocabulary.
+def refuse_vocabulary(request: PrepareRequest, instead: str) -> None:
+    """See that nothing is asked for that only a vocabulary has which is learnt.
+
+    Args:
+        request: for data without such a one.
+        instead: what it is instead, for people.
 
     Raises:
-        UsageError: when one is.
+        UsageError: naming what is asked for.
     """
-    if request.vocab_size is not None:
+    given = f"{mark('tokenizer')} unigram" if request.tokenizer == "unigram" else ""
+    given = given if request.vocab_size is None else mark("vocab_size")
+    if given:
         raise UsageError(
-            f"{mark('vocab_size')} is for vocabularies that are learnt, and this one is the "
-            "checkpoint's: leave it out"
+            f"{given} is for vocabularies that are learnt, and {instead}: leave it out"
         )
 
 

@@ -44,7 +44,7 @@ from supernet.data.prepare.plan import (
     PrepareRequest,
     Settings,
     refuse_pair_options,
-    refuse_vocab_size,
+    refuse_vocabulary,
 )
 from supernet.data.prepare.records import has_columns
 from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
@@ -429,7 +429,7 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
         refuse_columns(request)
     tokenizer = None
     if isinstance(request.tokenizer, Path):
-        refuse_vocab_size(request)
+        refuse_vocabulary(request, "this one is the checkpoint's")
         tokenizer = read_folder(request.tokenizer)
         check_joins(tokenizer, request.tokenizer)
     columns = columns_of(request, ("text",), by_line=True)
