@@ -211,7 +211,8 @@ def _pair_terms(scores: Floats, worse: NDArray[np.bool_]) -> tuple[Floats, Float
         ``(N, N)`` each: how strongly pair (i, j) wants i's score up, and the curvature.
     """
     wrong = expit(scores[None, :] - scores[:, None])
-    return wrong * worse, wrong * (1 - wrong) * worse
+    pull = wrong * worse
+    return pull, pull * (1 - wrong)
 
 
 def _pairwise_weights(design: Floats, worse: NDArray[np.bool_], l2: float) -> Floats:

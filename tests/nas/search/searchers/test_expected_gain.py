@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from nas.search.pareto import hypervolume
 from nas.search.searchers.base import Floats
-from nas.search.searchers.gain import MARGIN, by_chance, expected_gain, greedy_gain
+from nas.search.searchers.gain import MARGIN, by_chance, expected_gains, greedy_gain
 
 FRONT = np.array([[0.0, 1.0], [1.0, 0.0]])
 SHARES = 200  # middles of equal shares of a normal distribution, in the place of an integral
@@ -81,6 +81,11 @@ def test_without_a_front_the_largest_box_comes_first() -> None:
 # -- the expectation itself ----------------------------------------------------------------------
 
 
+def expected_gain(mean: Floats, deviation: float, front: Floats, corner: Floats) -> float:
+    (found,) = expected_gains(mean[None], np.array([deviation]), front, corner)
+    return float(found)
+
+
 def sampled_gain(mean: Floats, deviation: float, front: Floats, corner: Floats) -> float:
     """Mean gain of a million draws of the quality; in two objectives a staircase is added up."""
     drawn = mean[0] + deviation * np.random.default_rng(5).normal(size=1_000_000)
@@ -123,6 +128,17 @@ def test_without_doubt_the_expected_gain_is_the_gain() -> None:
     assert expected_gain(np.array([0.5, 0.5]), 0.0, FRONT, corner) == pytest.approx(0.25)
     assert expected_gain(np.array([0.5, 1.0]), 0.0, FRONT, corner) == 0
     assert expected_gain(np.array([0.5, 1.2]), 0.5, FRONT, corner) == 0
+
+
+@pytest.mark.parametrize("objectives", [2, 3])
+def test_gains_of_many_are_those_of_each_to_the_bit(objectives: int) -> None:
+    rng = np.random.default_rng(objectives)
+    count = 300 if objectives == 2 else 20  # in two parts, one after the other
+    means, front, corner = rng.random((count, objectives)), rng.random((7, objectives)), np.ones(3)
+    corner, deviations = corner[:objectives] * 0.9, rng.random(count) * (rng.random(count) < 0.8)
+    found = expected_gains(means, deviations, front, corner)
+    for mean, deviation, gain in zip(means, deviations, found, strict=True):
+        assert expected_gain(mean, deviation, front, corner) == gain
 
 
 # -- by chance ------------------------------------------------------------------------------------
