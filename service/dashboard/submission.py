@@ -332,7 +332,8 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
         space = parse_space(str(toml), job.space)
     if not form.keys() <= {AGAIN, "space"}:  # it was filled in already
         return _turned(Chosen(space, form, toml, baseline=baseline))
-    rows = _fields(space)
+    around = request.get("start") and toml is None and not request.get("space")
+    rows = () if around else _fields(space)  # a space around a checkpoint has no form
     lost = [name for name in request.get("restrict", {}) if name not in rows]
     note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
     return Chosen(space, {**form, **form_of(request, space)}, toml, note, baseline)

@@ -131,6 +131,18 @@ def test_the_form_offers_them(server: Server) -> None:
     assert 'name="start"' in page and "<option >llama</option>" in page
 
 
+def test_beginning_again_says_which_choices_the_form_cannot_show(
+    server: Server, alice: httpx.Client
+) -> None:
+    kept = {"decoder.self_attention": ["softmax", "linear"]}
+    job = alice.post("/jobs", json={**ASKED, "restrict": kept})
+    assert job.status_code == 201, job.text
+    with browser(server, server.token()) as client:
+        page = client.get("/new", params={"again": job.json()["id"]}).text
+    assert "The choices of decoder.self_attention are not taken over." in page
+    alice.post(f"/jobs/{job.json()['id']}/cancel")
+
+
 def test_the_command_uploads_one(
     server: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

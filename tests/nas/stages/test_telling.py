@@ -36,6 +36,7 @@ from nas.run.events import DurationTold, Event, Note, StageFinished, StageStarte
 from nas.run.folder import RunFolder
 from nas.run.pace import Stopwatch, typical_seconds
 from nas.run.stages import REPORT, SEARCH_STAGES
+from nas.stages import calibration
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
@@ -188,6 +189,22 @@ def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Pat
     assert torch.equal(torch.get_rng_state(), states[0])
     assert str(np.random.get_state()) == str(states[1])
     assert random.getstate() == states[2]
+
+
+def test_a_spell_of_other_work_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first round is ten times as slow as the others."""
+    run, seconds = Run(finished_once(tmp_path / "run")), iter([5.0, 0.5, 0.5, 0.5])
+    monkeypatch.setattr(calibration._Bench, "measured", lambda *_: next(seconds))
+    assert calibration.calibrate(run, [UPDATE], lambda: 0.0) == {UPDATE: 0.5}
+    assert next(seconds) == 0.5  # three rounds, the last of which found nothing else
+
+
+def test_steps_that_take_long_are_not_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, looks = Run(finished_once(tmp_path / "run")), iter([0.0, 16.0])
+    monkeypatch.setattr(calibration._Bench, "measured", lambda *_: 15.0)
+    assert calibration.calibrate(run, [UPDATE], lambda: next(looks)) == {UPDATE: 15.0}
 
 
 # -- telling --------------------------------------------------------------------------------------
