@@ -26,15 +26,15 @@ class TrainingSettings:
             0 for a whole pass. For corpora of which a pass takes hours: checks and checkpoints
             come between epochs.
         max_updates: end in the midst of an epoch after so many updates; 0 for no such end.
-        batch_size: examples of a batch; classification only.
-        max_tokens: tokens of a batch, padding included; texts of the other tasks only. For pairs
-            it counts the longer side.
+        batch_size: examples of a batch; classification and embedding only.
+        max_tokens: tokens of a batch, padding included; translation and language modelling only.
+            For pairs it counts the longer side.
         segment_length: tokens that a language model reads at once.
         accumulate: batches per update; its loss is the mean over the labels of all of them.
         learning_rate: peak rate of AdamW, which a linear warm-up leads to.
         initial_rate: where the warm-up begins.
-        schedule: what follows it: ``cosine`` falls to zero at the last update, ``inverse_sqrt``
-            falls with the square root of the updates done.
+        schedule: what follows it: ``cosine`` falls towards zero, which the update behind the last
+            would have, ``inverse_sqrt`` falls with the square root of the updates done.
         adam_beta2: decay of AdamW's second moments; the first is 0.9.
         weight_decay: of matrices; vectors (norms, biases) are not decayed.
         warmup_share: share of all updates spent warming up.
@@ -54,6 +54,7 @@ class TrainingSettings:
             many epochs; 0 takes the weights with the lowest validation loss.
         stop_tau: ranking-stability stop: end when Kendall's tau between the probe networks'
             losses now and one check ago reaches this twice in a row; above 1 never stops.
+            Supernets only, for a single network has no ranking.
         stop_loss: end after the first epoch whose mean training loss is below this, where some
             networks learn a task in a fraction of the updates that others take; 0 never stops.
         check_every: epochs between checks of the probe networks, and of checkpoints.

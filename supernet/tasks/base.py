@@ -143,6 +143,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
 
     Attributes:
         kind: the task's name in a space file.
+        augments: whether training examples may be changed at random.
         compares: whether predictions are compared with each other, see `compared`.
         one_each: whether each prediction is an example of its own, and no token of a text.
         name: of the data, for people.
@@ -153,6 +154,7 @@ class Task(ABC, Generic[BatchT, SplitT]):
     """
 
     kind: ClassVar[TaskName]
+    augments: ClassVar[bool] = False
     compares: ClassVar[bool] = False
     one_each: ClassVar[bool] = False
     name: str
@@ -180,6 +182,11 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """Whether some tokens of the validation split are known to be recalled."""
         return False
 
+    @property
+    def cuts_texts(self) -> bool:
+        """Whether an example has as many tokens as `TrainingSettings.segment_length` says."""
+        return False
+
     def beside(self, teacher: Teacher) -> Self:
         """The same task, in which networks are also compared with what a teacher says.
 
@@ -205,13 +212,19 @@ class Task(ABC, Generic[BatchT, SplitT]):
             count: images, pairs or lines, at least 1.
         """
 
-    @abstractmethod
     def check(self, settings: TrainingSettings) -> None:
         """Refuse settings that the data cannot be trained with.
 
         Raises:
             UsageError: saying what is wrong with them.
         """
+        if settings.loss_chunk and self.one_each:
+            raise self._no_chunks()
+        if settings.augmentation and not self.augments:
+            raise UsageError(
+                f"augmentation {settings.augmentation!r} needs images, and there are none in "
+                f"{self.kind}; leave it empty"
+            )
 
     @abstractmethod
     def num_batches(self, settings: TrainingSettings) -> int:
@@ -237,7 +250,10 @@ class Task(ABC, Generic[BatchT, SplitT]):
         Raises:
             UsageError: for a task whose networks have few outcomes.
         """
-        raise UsageError(
+        raise self._no_chunks()
+
+    def _no_chunks(self) -> UsageError:
+        return UsageError(
             f"loss_chunk is for networks that write tokens; those of {self.kind} tell one thing of "
             "an input: set it to 0"
         )

@@ -46,6 +46,7 @@ class ClassificationTask(Task[Batch, Split]):
     """
 
     kind = "classification"
+    augments = True
     one_each = True
 
     def __init__(self, data: SearchData, open_test: Callable[[], Split]) -> None:
@@ -80,7 +81,8 @@ class ClassificationTask(Task[Batch, Split]):
         return task
 
     def check(self, settings: TrainingSettings) -> None:
-        """Try the augmentation on one example, so that a wrong one is refused before training."""
+        """See `Task.check`; the augmentation is tried on one example."""
+        super().check(settings)
         if settings.augmentation:
             example = next(iter(batches(self.train, 1, seed=0, epoch=0, shuffle=False))).inputs
             augment(example, settings.augmentation, torch.Generator(), self._background)

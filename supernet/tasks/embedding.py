@@ -120,9 +120,6 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         task.valid = EmbeddingSplit(texts, valid.targets[rows], pairs.reshape(-1, 2))
         return task
 
-    def check(self, settings: TrainingSettings) -> None:
-        """Nothing can be wrong: every number of texts makes a batch."""
-
     def num_batches(self, settings: TrainingSettings) -> int:
         """Batches of every pass."""
         return -(-len(self.train) // settings.batch_size)

@@ -144,6 +144,11 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         """See `Task.has_recall`."""
         return self.valid.recalled is not None and bool(self.valid.recalled.any())
 
+    @property
+    def cuts_texts(self) -> bool:
+        """See `Task.cuts_texts`; lines that stand alone stay whole."""
+        return not self.train.alone
+
     def describe(self) -> Mapping[str, int]:
         """Lines, tokens and vocabulary."""
         return {
@@ -176,7 +181,8 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         return task
 
     def check(self, settings: TrainingSettings) -> None:
-        """See that networks can read a segment, and that it fits into a batch."""
+        """See `Task.check`; networks have to read a segment, and it has to fit into a batch."""
+        super().check(settings)
         if settings.segment_length > self._max_length and not self.train.alone:
             raise UsageError(
                 f"segment_length is {settings.segment_length}, but the networks read at most "

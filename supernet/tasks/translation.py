@@ -103,7 +103,8 @@ class TranslationTask(Task[PairBatch, PairSplit]):
         return task
 
     def check(self, settings: TrainingSettings) -> None:
-        """See that the longest pair fits into a batch."""
+        """See `Task.check`, and that the longest pair fits into a batch."""
+        super().check(settings)
         plan_pair_batches(self.train, settings.max_tokens)
 
     def num_batches(self, settings: TrainingSettings) -> int:

@@ -119,6 +119,7 @@ def test_every_way_to_train(tmp_path: Path, sampling: str, ema_decay: str) -> No
         ({"numbers": {"supernet.augmentation": "shfit=1"}}, "shfit"),
         ({"numbers": {"retrain.augmentation": "shift=99"}}, "shift"),
         ({"text": TOKENS, "numbers": {"retrain.augmentation": "flip"}}, "images"),
+        ({"numbers": {"retrain.loss_chunk": "1024"}}, "those of classification .* set it to 0"),
         ({"dataset": "digts"}, "digits"),
         ({"data": "x.npz"}, "leave out --data"),
     ],

@@ -146,6 +146,9 @@ def test_descriptions_count_what_is_there() -> None:
         ("language_modelling", {"segment_length": 65}, "at most 64 tokens.*max_length"),
         ("classification", {"augmentation": "shift=99"}, "shift"),
         ("classification", {"augmentation": "spin=1"}, "spin"),
+        ("classification", {"loss_chunk": 8}, "loss_chunk is for networks that write tokens"),
+        ("translation", {"augmentation": "flip"}, "'flip' needs images, .* leave it empty"),
+        ("language_modelling", {"augmentation": "spin=1"}, "'spin=1' needs images"),
     ],
 )
 def test_settings_that_cannot_be_trained_with(
@@ -159,7 +162,7 @@ def test_settings_that_cannot_be_trained_with(
 def test_settings_of_other_tasks_do_not_matter(kind: str) -> None:
     wrong: dict[str, dict[str, Any]] = {
         "classification": {"max_tokens": 1, "segment_length": 9999},
-        "translation": {"augmentation": "spin=1", "segment_length": 9999},
-        "language_modelling": {"augmentation": "spin=1", "segment_length": 64},
+        "translation": {"batch_size": 1, "segment_length": 9999},
+        "language_modelling": {"batch_size": 1, "segment_length": 64, "loss_chunk": 8},
     }
     task_of(kind).check(TrainingSettings(**wrong[kind]))

@@ -254,6 +254,22 @@ def test_every_text_comes_once_with_its_vector() -> None:
     assert not all(torch.equal(a.targets, b.targets) for a, b in zip(batches, other, strict=True))
 
 
+def test_a_batch_is_so_many_texts_however_many_tokens_they_have() -> None:
+    task, few = embedding_task(), replace(SETTINGS, max_tokens=1)
+    task.check(few)
+    sizes = [len(b) for b in task.batches(few, seed=0, epoch=0, device="cpu")]
+    assert max(sizes) == SETTINGS.batch_size and len(sizes) == task.num_batches(few)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [({"loss_chunk": 8}, "those of embedding"), ({"augmentation": "flip"}, "none in embedding")],
+)
+def test_settings_of_tokens_and_images_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        embedding_task().check(replace(SETTINGS, **settings))
+
+
 @pytest.mark.parametrize("distillation", [0.0, 0.75])
 def test_the_shares_of_two_ranks_make_the_update(distillation: float) -> None:
     task, networks = embedding_task(), networks_of(SPACE, 2)

@@ -41,7 +41,7 @@ def test_updates_are_counted_to_the_earlier_end(
     assert planned_updates(settings, num_batches) == updates
 
 
-def test_the_cosine_warms_up_and_falls_to_zero() -> None:
+def test_the_cosine_warms_up_and_falls_to_zero_behind_the_last_update() -> None:
     found = rates(PLAIN)
     assert found[:10] == pytest.approx([(update + 1) / 10 for update in range(10)])
     assert found[10:] == sorted(found[10:], reverse=True)
