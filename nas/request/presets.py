@@ -227,6 +227,34 @@ def build_budget(values: Mapping[str, Any]) -> Budget:
         raise UsageError(first_problem(error)) from error
 
 
+def check_trainings(budget: Budget) -> None:
+    """Refuse numbers of a training that would change nothing in it.
+
+    Only what is asked for is checked: runs that have such numbers are read as they are.
+
+    Raises:
+        UsageError: naming the number, and what to set in its place.
+    """
+    supernet, retrain = budget.supernet, budget.retrain
+    if supernet.average_last:
+        raise UsageError(
+            f"supernet.average_last is {supernet.average_last:,}, but only a network that trains "
+            "alone ends with the mean of its last weights: set retrain.average_last, and "
+            "supernet.average_last to 0"
+        )
+    if retrain.stop_tau <= 1.0:
+        raise UsageError(
+            f"retrain.stop_tau is {retrain.stop_tau:g}, but a network that trains alone has no "
+            "ranking that could be stable: set it to 2; retrain.stop_loss ends such a training"
+        )
+    if supernet.stop_tau <= 1.0 and supernet.num_probes < 2:
+        raise UsageError(
+            f"supernet.stop_tau is {supernet.stop_tau:g}, but the one network of "
+            "supernet.num_probes has no ranking that could be stable: set supernet.num_probes to 2 "
+            "or more, or supernet.stop_tau to 2"
+        )
+
+
 def check_presets(source: TomlSource, space: SearchSpace) -> None:
     """Refuse presets that no search could use.
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES, base_workload
 from nas.request import picks
-from nas.request.presets import budget_for
+from nas.request.presets import budget_for, check_trainings
 from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
     CANDIDATES,
@@ -162,6 +162,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
     dataset, data = _data(request, space, site, reads=begun is not None)
     with blaming("settings"):
         budget = budget_for(space, request.preset, request.overrides)
+        check_trainings(budget)
     with blaming("keep"):
         keep = checked_protected(space, request.keep)
     spec = build_spec(

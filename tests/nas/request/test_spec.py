@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
+from nas.console.commands.search import Here
 from nas.request.presets import PRESETS, Budget, budget_for, build_budget
-from nas.request.spec import LATER_SETTINGS, SearchSpec, Start, build_spec
+from nas.request.resolve import resolve
+from nas.request.spec import LATER_SETTINGS, SearchRequest, SearchSpec, Start, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
 from supernet.training_settings import TrainingSettings
@@ -271,6 +273,31 @@ def test_json_and_back_keeps_the_digest() -> None:
     made = spec(limits={"params": 12345.678}, budget=budget_for(DIGITS, "paper", {}))
     again = build_spec(**json.loads(json.dumps(made.model_dump(mode="json"))))
     assert again == made and again.digest == made.digest
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"supernet.average_last": 10}, "supernet.average_last is 10, .* set retrain.average_last"),
+        ({"retrain.stop_tau": 0.9}, "retrain.stop_tau is 0.9, .* has no ranking .* set it to 2"),
+        ({"supernet.stop_tau": 1.0, "supernet.num_probes": 1}, "set supernet.num_probes to 2"),
+    ],
+)
+def test_numbers_that_would_change_nothing_are_refused(
+    numbers: dict[str, float], words: str
+) -> None:
+    request = SearchRequest(space="digits", preset="smoke", settings=numbers)
+    with pytest.raises(UsageError, match=words) as caught:
+        resolve(request, Here())
+    assert caught.value.field == "settings"
+    begun = spec(budget=budget_for(DIGITS, "smoke", request.overrides))
+    assert build_spec(**begun.model_dump(mode="json")) == begun  # runs that have them go on
+
+
+def test_such_numbers_are_kept_where_they_change_something() -> None:
+    numbers = {"retrain.average_last": 10, "supernet.stop_tau": 0.9, "retrain.stop_tau": 1.1}
+    request = SearchRequest(space="digits", preset="smoke", settings=numbers)
+    assert resolve(request, Here()).spec.budget.retrain.average_last == 10
 
 
 def test_the_digest_is_the_same_in_another_process(tmp_path: Path) -> None:
