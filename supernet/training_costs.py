@@ -22,7 +22,7 @@ from search_spaces.architecture import (
     omni_spans,
 )
 from search_spaces.attention import operator_of
-from search_spaces.costs import flops
+from search_spaces.costs import flops, totals
 from search_spaces.operators import largest
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
@@ -45,7 +45,8 @@ class TrainingCosts:
 
     Attributes:
         params: of the model.
-        weight_bytes: weights, gradients, AdamW's moments, and an average where one is kept.
+        weight_bytes: weights, gradients, AdamW's moments, an average where one is kept, and the
+            weights of a teacher.
         activation_bytes: what the largest network keeps for its gradients.
         logit_bytes: of the output layer's scores, at their largest.
         tokens: positions of an update, on all GPUs.
@@ -77,8 +78,8 @@ def training_costs(
     params: int,
     settings: TrainingSettings,
     gpus: int = 1,
-    autocast: bool = True,
     network: Architecture | None = None,
+    teacher: Architecture | None = None,
 ) -> TrainingCosts:
     """What training the supernet of a space needs, or one network on its own.
 
@@ -87,10 +88,11 @@ def training_costs(
         params: of its supernet, or of the network.
         settings: the numbers.
         gpus: that share an update.
-        autocast: whether matrix products are in bf16.
         network: that is trained; the largest, among others, if not given.
+        teacher: the network of a checkpoint, of the sizes of the space, that stays as it is; it
+            teaches where `distillation` is above 0.
     """
-    alone = network is not None
+    alone, autocast = network is not None, settings.bfloat16 is not False
     if network is None:
         (network,) = space.decode(largest(space))
     widest = network if alone else _with_omni(space, network)
@@ -107,14 +109,18 @@ def training_costs(
     lengths = _lengths(space, length)
     counted = max(flops(space.model, space.task, n, "true", *lengths) for n in (network, widest))
     tokens = per_batch * settings.accumulate
+    frozen, teaching = 0, 0
+    if teacher is not None and settings.distillation > 0.0:
+        frozen, teaching = totals(space.model, space.task, teacher, "true", *lengths)
+    itself = settings.sampling == "sandwich" and settings.distillation > 0.0 and not alone
     ends = settings.max_updates, settings.epochs * settings.epoch_updates
     return TrainingCosts(
         params,
-        copies * params + cast,
+        copies * params + cast + 4 * frozen,
         states,
-        logit_bytes(space, settings, on_one, autocast),
+        logit_bytes(space, settings, on_one, autocast, taught=frozen > 0 or itself),
         tokens,
-        passes * networks * counted / length * tokens,
+        (passes * networks * counted + teaching) / length * tokens,
         min(filter(None, ends), default=0),
     )
 
@@ -244,12 +250,17 @@ def _costliest(space: SearchSpace, gene: str) -> AttentionKind:
 
 
 def logit_bytes(
-    space: SearchSpace, settings: TrainingSettings, positions: int, autocast: bool
+    space: SearchSpace,
+    settings: TrainingSettings,
+    positions: int,
+    autocast: bool,
+    taught: bool = False,
 ) -> int:
     """Of the scores of `positions` tokens at their largest.
 
     They are held as the output layer gives them, as log-probabilities and as gradients, in fp32 but
-    for the first under autocast.
+    for the first under autocast. Where another network teaches there are besides its own scores,
+    its probabilities and the log-probabilities that are compared with these.
     """
     source = space.model.input
     if isinstance(source, ImageInput) or TASKS[space.task].classifies:
@@ -258,7 +269,9 @@ def logit_bytes(
     if TASKS[space.task].crosses:
         vocab = source.target_vocab_size or vocab
     held = min(positions, settings.loss_chunk) if settings.loss_chunk else positions
-    return held * vocab * ((2 + 4 if autocast else 4) + 4 + 4)
+    given = 2 if autocast else 4
+    copies = (given + 4 if autocast else given) + 4 + 4
+    return held * vocab * (copies + (given + 4 + 4 if taught else 0))
 
 
 def _lengths(space: SearchSpace, length: int) -> tuple[int | None, int | None]:

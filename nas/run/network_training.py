@@ -58,7 +58,7 @@ def trainer_of(
         folder=checkpoints,
         teacher=teacher,
         learnt=spec.start is not None,
-        need=network_need(spec, network.architecture, settings),
+        need=network_need(spec, network.architecture, settings, teacher),
     )
 
 

@@ -43,7 +43,7 @@ def supernet_trainer(
         folder=supernet_checkpoints(run),
         group=group,
         teacher=run.teacher,
-        need=supernet_need(run.space, settings, 1 if group is None else group.size),
+        need=supernet_need(run.space, settings, 1 if group is None else group.size, run.teacher),
     )
 
 

@@ -52,7 +52,7 @@ def work(run: Run) -> Iterator[Event]:
     )
     if run.computes_on.startswith("cuda") and not alone:
         card = card_bytes(run.computes_on)
-        yield Note("declare", supernet_text(run.space, budget.supernet, card))
+        yield Note("declare", supernet_text(run.space, budget.supernet, card, run.checkpoint))
     yield Progress("declare", 1, 1, f"{size_text(run.space)} networks")
 
 

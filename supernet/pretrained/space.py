@@ -43,7 +43,7 @@ TIMED_TOKENS = 1_024
 EMBEDDED_TOKENS = 128  # of a text that is searched for or found: a passage
 EMBEDDED_TEXTS = 64  # of a batch: they are short
 SEGMENT_LENGTH = 512
-LOGITS = 2**26  # numbers that are held of them at a time, about a dozen times over
+LOGITS = 2**26  # numbers of a chunk; what is held of them counts `logit_bytes`
 VALID_EXAMPLES = 2_000
 VALID_TEXTS = (
     1_000  # each with all others: enough to tell networks apart, and embedding is expensive

@@ -80,6 +80,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "hours for a space with a name": {"space": "digits", "hours": 2.0},
     "a setting that there is not": {"space": "digits", "settings": {"supernet.epoch": 2}},
     "a setting out of range": {"space": "digits", "settings": {"supernet.epochs": -1}},
+    "a setting that changes nothing": {"space": "digits", "settings": {"retrain.stop_tau": 0.5}},
     "a choice that there is not": {"space": "digits", "keep": {"encoder.ffn_dim": [1]}},
     "a file as the baseline": {"space": "digits", "baseline": "mine.json"},
     "a device profile that is not there": {"space": "digits", "device_profile": "x.json"},
@@ -242,7 +243,7 @@ def made(folder: Path) -> dict[str, list[str | None]]:
             UNKNOWN_ERROR,
             _distrust(ReportCard("linear", 12, 3, wrong, {}, {}, (), {}), PruningSettings()),
         ],
-        "nas/stages/declare.py: supernet_text(run.space, budget.supernet, card)": [
+        "nas/stages/declare.py: supernet_text(run.space, budget.supernet, card, run.checkpoint)": [
             supernet_text(space, budget_for(space, "smoke", {}).supernet, 1)
         ],
         "nas/stages/supernet.py: parts_text(report.parts)": [parts_text(4)],

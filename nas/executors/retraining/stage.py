@@ -125,9 +125,9 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
 
 def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     """With the run's own settings."""
-    checkpoints = _checkpoints(run, entry)
-    network, trainer = network_trainer(run, entry, run.spec.budget.retrain, checkpoints)
-    if shortage := shortage_text(run.spec, entry.architecture, run.spec.budget.retrain):
+    checkpoints, settings = _checkpoints(run, entry), run.spec.budget.retrain
+    network, trainer = network_trainer(run, entry, settings, checkpoints)
+    if shortage := shortage_text(run.spec, entry.architecture, settings, run.teacher):
         yield Note(stage, shortage)
     for report in trainer.run():
         yield from _told(stage, report)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +12,14 @@ import pytest
 from nas.run import training_memory
 from nas.run.events import Note
 from nas.run.folder import RunFolder
-from nas.run.training_memory import network_need, parts_text, shortage_text, supernet_text
+from nas.run.training_memory import (
+    network_need,
+    parts_text,
+    shortage_text,
+    supernet_need,
+    supernet_text,
+)
+from search_spaces.costs import params
 from search_spaces.loading import load_space
 from search_spaces.operators import largest
 from supernet.building import supernet_params
@@ -47,6 +56,28 @@ def test_a_network_that_does_not_fit_is_told_before(
         text = shortage_text(spec, network, settings)
         assert (text is None) == (card == needed)
     assert text is not None and text.startswith(f"training {network.id} needs about 0.0 of the")
+
+
+def test_the_checkpoint_that_teaches_is_told_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = spec_of(tmp_path / "run")
+    space, settings = spec.space, replace(spec.budget.retrain, distillation=0.9)
+    (network,) = space.decode(largest(space))
+    teacher: Any = SimpleNamespace(architecture=network)
+    count = params(space.model, space.task, network)
+    for told in (
+        lambda *taught: supernet_need(space, settings, 1, *taught),
+        lambda *taught: network_need(spec, network, settings, *taught),
+    ):
+        without, beside = (told(*taught).costs() for taught in ((), (teacher,)))
+        assert beside.memory_bytes == without.memory_bytes + 4 * count
+    monkeypatch.setattr(training_memory, "card_bytes", lambda device: without.memory_bytes)
+    assert shortage_text(spec, network, settings) is None
+    assert shortage_text(spec, network, settings, teacher) is not None
+    large = load_space("lm-small")
+    (teacher.architecture,) = large.decode(largest(large))
+    assert supernet_text(large, settings, None, teacher) != supernet_text(large, settings)
 
 
 def test_each_training_that_is_done_in_parts_says_so_once(

@@ -32,7 +32,10 @@ from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
 from nas.run.layer_distillation import layers_left, taught, teach
+from nas.run.network_training import new_network, trainer_of
 from nas.run.opened import OpenedRun
+from nas.run.supernet_training import supernet_trainer
+from nas.run.training_memory import network_need, supernet_need
 from nas.search.front import pick, read_front
 from nas.stages import distil, telling
 from nas.stages.base import Run
@@ -42,6 +45,7 @@ from nas.stages.pipeline import run_search
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
+from search_spaces.operators import largest
 from service.api.run_cache import read_run
 from service.dashboard.compare_views import fronts_drawing
 from service.dashboard.run_views import evidence
@@ -290,6 +294,25 @@ def test_a_checkpoint_that_changed_is_refused(run: RunFolder, llama: Path, tmp_p
     changed = RunFolder(folder.path, folder.spec.model_copy(update={"start": start}))
     with pytest.raises(DataError, match="has changed since this run began"):
         _ = OpenedRun(changed).checkpoint
+
+
+def test_what_it_needs_of_a_card_is_told_with_the_rest(run: RunFolder) -> None:
+    opened = OpenedRun(run)
+    budget, teacher = opened.spec.budget, opened.teacher
+    assert teacher is not None
+    weights = 4 * sum(parameter.numel() for parameter in teacher.parameters())
+    (network,) = opened.space.decode(largest(opened.space))
+    made = new_network(opened.spec, network, budget.retrain)
+    for training, alone in (
+        (supernet_trainer(opened), supernet_need(opened.space, budget.supernet)),
+        (
+            trainer_of(made, opened.spec, opened.task, budget.retrain, None, teacher),
+            network_need(opened.spec, network, budget.retrain),
+        ),
+    ):
+        assert training._need is not None
+        needed = training._need.costs().weight_bytes
+        assert needed == alone.costs().weight_bytes + weights
 
 
 def begun(path: Path, llama: Path, data: Path) -> RunFolder:

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from nas.console.app import app
 from nas.run.training_memory import supernet_text
 from search_spaces.architecture import Architecture
+from search_spaces.costs import flops, params
 from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.operators import enumerate_all, largest, smallest
 from search_spaces.space import SearchSpace
@@ -144,10 +145,11 @@ def test_weights_and_moments_are_counted_to_the_byte() -> None:
     )
     sizes = [p.nbytes for p in model.parameters()]
     params = supernet_params(space)
-    costs = training_costs(space, params, SETTINGS, autocast=False)
+    exact = replace(SETTINGS, bfloat16=False)
+    costs = training_costs(space, params, exact)
     assert params == sum(p.numel() for p in model.parameters())
     assert costs.weight_bytes == 2 * sum(sizes) + moments
-    averaged = training_costs(space, params, replace(SETTINGS, ema_decay=0.9), autocast=False)
+    averaged = training_costs(space, params, replace(exact, ema_decay=0.9))
     assert averaged.weight_bytes == costs.weight_bytes + sum(sizes)
 
 
@@ -168,6 +170,52 @@ def test_logits_are_three_copies_of_the_scores() -> None:
     assert logit_bytes(space, SETTINGS, ROWS * LENGTH, autocast=False) == 3 * scores
     chunked = replace(SETTINGS, loss_chunk=LENGTH)
     assert logit_bytes(space, chunked, ROWS * LENGTH, autocast=False) == 3 * scores / ROWS
+
+
+def test_a_teachers_scores_are_as_many_again() -> None:
+    space = small()
+    scores = ROWS * LENGTH * VOCAB * 4
+    assert logit_bytes(space, SETTINGS, ROWS * LENGTH, autocast=False, taught=True) == 6 * scores
+
+
+@pytest.mark.parametrize("bfloat16", [None, True, False])
+def test_the_settings_say_in_which_precision_products_are(bfloat16: bool | None) -> None:
+    space, settings = small(), replace(SETTINGS, bfloat16=bfloat16)
+    found, low = training_costs(space, 10**6, settings), bfloat16 is not False
+    each = activation_bytes(space, largest_of(space), settings, autocast=low)
+    assert found.activation_bytes == each * ROWS * LENGTH
+    assert found.logit_bytes == logit_bytes(space, settings, ROWS * LENGTH, autocast=low)
+    assert found.weight_bytes == (18 if low else 16) * 10**6
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_a_teacher_lies_beside_what_it_teaches(alone: bool) -> None:
+    space, settings = small(), replace(SETTINGS, distillation=0.9)
+    network = largest_of(space) if alone else None
+    plain = training_costs(space, 10**6, SETTINGS, network=network)
+    (least,) = space.decode(smallest(space))
+    taught = training_costs(space, 10**6, settings, network=network, teacher=least)
+    count = params(space.model, space.task, least)
+    assert taught.weight_bytes == plain.weight_bytes + 4 * count
+    rows = ROWS * LENGTH
+    assert taught.logit_bytes == logit_bytes(space, settings, rows, autocast=True, taught=True)
+    read = flops(space.model, space.task, least, "true", LENGTH) / LENGTH * rows
+    assert taught.operations == pytest.approx(plain.operations + read)
+    ignored = training_costs(space, 10**6, SETTINGS, network=network, teacher=least)
+    assert ignored == plain and training_costs(space, 10**6, settings, network=network) == plain
+
+
+def test_a_sandwich_teaches_itself_with_no_weights_of_others() -> None:
+    space, plain = small(), replace(SETTINGS, sampling="sandwich")
+    costs, taught = (
+        training_costs(space, 10**6, one) for one in (plain, replace(plain, distillation=0.5))
+    )
+    assert taught.logit_bytes > costs.logit_bytes
+    assert replace(taught, logit_bytes=costs.logit_bytes) == costs
+    alone = training_costs(
+        space, 10**6, replace(plain, distillation=0.5), network=largest_of(space)
+    )
+    assert alone.logit_bytes == costs.logit_bytes
 
 
 def test_gpus_share_the_tokens_and_not_the_weights() -> None:
