@@ -24,6 +24,9 @@ from supernet.training_settings import TrainingSettings
 # torch 2.4 does not know it as torch.OutOfMemoryError.
 OutOfMemoryError = torch.cuda.OutOfMemoryError
 
+SMALL_CHUNK = 64
+"""Tokens whose logits need little beside all else."""
+
 
 @dataclass(frozen=True, slots=True)
 class Need:
@@ -67,15 +70,12 @@ def give_back() -> None:
     torch.cuda.empty_cache()
 
 
-def too_large(
-    what: str, task: Task[Any, Any], settings: TrainingSettings, device: str, need: Need | None
-) -> TooLargeError:
+def too_large(what: str, ways: Sequence[str], device: str, need: Need | None) -> TooLargeError:
     """The error of a training that does not fit, with what can be done.
 
     Args:
         what: does not fit, in a few words.
-        task: what is learnt.
-        settings: the numbers.
+        ways: settings with which it needs less, such as ``recompute=true``.
         device: where.
         need: of the training, if anybody has counted it.
     """
@@ -91,14 +91,21 @@ def too_large(
         )
     called = mark("settings")
     table = "" if need is None else f"{need.table}."
-    ways = " or ".join(f"{called} {table}{way}" for way in _ways(task, settings))
-    return TooLargeError(f"{text}; ask for less ({ways}), for smaller networks or a larger card")
+    less = " or ".join(f"{called} {table}{way}" for way in ways)
+    asked = f"less ({less}), for smaller networks" if ways else "smaller networks"
+    return TooLargeError(f"{text}; ask for {asked} or a larger card")
 
 
-def _ways(task: Task[Any, Any], settings: TrainingSettings) -> list[str]:
-    """Settings with which an update keeps less."""
+def example_ways(task: Task[Any, Any], settings: TrainingSettings) -> list[str]:
+    """Settings with which an update keeps less of a single example."""
     ways = [] if settings.recompute else ["recompute=true"]
-    if task.one_each:
-        return [*ways, "batch_size=N"]
-    chunk = settings.loss_chunk
-    return [*ways, f"loss_chunk={max(1, chunk // 2) if chunk else 1024}", "max_tokens=N"]
+    if not task.one_each and not 0 < settings.loss_chunk <= SMALL_CHUNK:
+        ways.append(f"loss_chunk={SMALL_CHUNK}")
+    if task.cuts_texts:
+        ways.append("segment_length=N")
+    return ways
+
+
+def step_ways(settings: TrainingSettings) -> list[str]:
+    """Settings with which the step of the optimiser finds more room."""
+    return ["ema_decay=0"] if settings.ema_decay else []

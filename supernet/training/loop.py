@@ -35,9 +35,11 @@ from supernet.training.averaging import WeightAverages
 from supernet.training.card_memory import (
     Need,
     OutOfMemoryError,
+    example_ways,
     generator_states,
     give_back,
     put_back,
+    step_ways,
     too_large,
 )
 from supernet.training.checkpoint import CheckpointFolder, load
@@ -312,10 +314,11 @@ class Trainer:
         try:
             self._step()
         except OutOfMemoryError as error:  # with smaller parts it would be the same
-            raise self._too_large("the step of the optimiser") from error
+            ways = step_ways(self._settings)
+            raise self._too_large("the step of the optimiser", ways) from error
         # Read behind all that was asked of the device: the only time that an update waits for it.
         losses = self._group.sum(sums)
-        _check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
+        self._check_finite(losses, networks, f"the loss became {{}} in update {self._updates}")
         self._updates += 1
         self._averages.after_update()
         return float(np.mean(losses))
@@ -334,7 +337,8 @@ class Trainer:
                 self._graphed.clear()
             give_back()
             if self._parts >= max(len(batch) for batch in batches):
-                raise self._too_large("a single example of a batch")
+                ways = example_ways(self._task, self._settings)
+                raise self._too_large("a single example of a batch", ways)
             self._parts *= 2
             put_back(states, self._device)
 
@@ -344,8 +348,8 @@ class Trainer:
             nn.utils.clip_grad_norm_(self._weights, self._settings.clip_norm)
         self._optimizer.step()
 
-    def _too_large(self, what: str) -> TooLargeError:
-        return too_large(what, self._task, self._settings, self._device, self._need)
+    def _too_large(self, what: str, ways: Sequence[str]) -> TooLargeError:
+        return too_large(what, ways, self._device, self._need)
 
     def _new_parts(self) -> int:
         """After an epoch: the parts of a batch on all ranks, where they have become more."""
@@ -382,7 +386,7 @@ class Trainer:
         model = self.model
         self._losses = self._probe_losses()
         what = f"the validation loss became {{}} after epoch {self._epoch}"
-        _check_finite(self._losses, self._probes, what)
+        self._check_finite(self._losses, self._probes, what)
         tau = math.nan
         if len(before) > 1:
             from scipy.stats import kendalltau  # late: it takes long to load
@@ -395,6 +399,25 @@ class Trainer:
             if self._folder is not None and self._group.rank == 0:
                 self._folder.save_best({"model": model.state_dict(), "loss": mean})
         return tau
+
+    def _check_finite(
+        self, losses: Sequence[float], networks: Sequence[Architecture], what: str
+    ) -> None:
+        for value, network in zip(losses, networks, strict=True):
+            if not math.isfinite(value):
+                raise DivergedError(
+                    f"{what.format(value)} with network {network.id}; {self._against_it()}"
+                )
+
+    def _against_it(self) -> str:
+        """What to do where a loss is no number."""
+        if not self._updates:
+            return (
+                "no update had changed the weights, so look at the data, and at the checkpoint "
+                "where the search begins with one"
+            )
+        clips = self._settings.clip_norm > 0.0
+        return f"lower the learning rate{'' if clips else ' or switch gradient clipping on'}"
 
     def _probe_losses(self) -> tuple[float, ...]:
         """Each probe is evaluated by one rank, so that the losses do not depend on the group."""
@@ -448,15 +471,6 @@ class Trainer:
         self._epoch, self._updates = state["epoch"], state["updates"]
         self._within, self._loss_sum = state.get("within", 0), state.get("loss_sum", 0.0)
         self._parts, self._parts_told = state.get("parts", 1), state.get("parts_told", 1)
-
-
-def _check_finite(losses: Sequence[float], networks: Sequence[Architecture], what: str) -> None:
-    for value, network in zip(losses, networks, strict=True):
-        if not math.isfinite(value):
-            raise DivergedError(
-                f"{what.format(value)} with network {network.id}; lower the learning rate or "
-                "switch gradient clipping on"
-            )
 
 
 def _parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from search_spaces.errors import TooLargeError
 from search_spaces.wording import of_commands
 from supernet.training import card_memory
-from supernet.training.card_memory import Need, generator_states, put_back
+from supernet.training.card_memory import Need, example_ways, generator_states, put_back
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.loop import Trainer
 from supernet.training_costs import TrainingCosts
 from tests.support import training_cases
 from tests.support.parallel_cases import SHORT, STEPWISE, stopped_after, trainer, weight_sum
-from tests.support.task_cases import TEXTS, each_kind
+from tests.support.task_cases import TEXTS, each_kind, task_of
 from tests.support.tight_memory import tighten
 
 COSTS = TrainingCosts(10**9, 20 * 10**9, 90 * 10**9, 10**9, 4096, 1e15, 0)
@@ -131,31 +131,47 @@ def test_a_single_example_that_does_not_fit_is_a_sentence(
         "the training does not fit into the memory of the graphics card, 80.0 GB: there is no room "
         "for a single example of a batch; by arithmetic it needs about 111.0 GB with whole "
         "batches, 20.0 GB of them for weights, gradients and moments; ask for less "
-        f"({ways(kind)}), for smaller networks or a larger card"
+        f"({WAYS[kind]}), for smaller networks or a larger card"
     )
     assert refused[-1] == 1 and len(refused) < 12 and training._updates == 0
 
 
-def ways(kind: str) -> str:
-    if kind not in TEXTS:
-        return "--set supernet.recompute=true or --set supernet.batch_size=N"
-    return (
-        "--set supernet.recompute=true or --set supernet.loss_chunk=1024 or "
-        "--set supernet.max_tokens=N"
-    )
+# A batch of fewer examples would be done in the same parts.
+WAYS = {
+    "classification": "--set supernet.recompute=true",
+    "translation": "--set supernet.recompute=true or --set supernet.loss_chunk=64",
+    "language_modelling": "--set supernet.recompute=true or --set supernet.loss_chunk=64 or "
+    "--set supernet.segment_length=N",
+}
 
 
-def test_what_is_set_already_is_not_advised() -> None:
-    settings = replace(SHORT, recompute=True, loss_chunk=64)
-    training = trainer("translation", settings)
+@pytest.mark.parametrize(
+    ("kind", "less"),
+    [
+        ("language_modelling", "less (--set segment_length=N), for smaller networks"),
+        ("translation", "smaller networks"),
+    ],
+)
+def test_what_is_set_already_is_not_advised(kind: str, less: str) -> None:
+    training = trainer(kind, replace(SHORT, recompute=True, loss_chunk=64))
     tighten(training, 0)
     text = refusal(training)
-    assert "ask for less (--set loss_chunk=32 or --set max_tokens=N)" in text
+    assert text.endswith(f"; ask for {less} or a larger card")
     assert "recompute" not in text and "arithmetic" not in text and "GB" not in text
 
 
-def test_smaller_parts_do_not_help_the_optimiser() -> None:
-    training, tries = trainer("classification"), 0
+def test_shorter_segments_are_not_advised_where_lines_stay_whole() -> None:
+    task: Any = task_of("language_modelling")
+    task.train = replace(task.train, alone=True)
+    assert example_ways(task, SHORT) == ["recompute=true", "loss_chunk=64"]
+
+
+@pytest.mark.parametrize(
+    ("ema_decay", "less"),
+    [(0.0, "smaller networks"), (0.9, "less (--set ema_decay=0), for smaller networks")],
+)
+def test_smaller_parts_do_not_help_the_optimiser(ema_decay: float, less: str) -> None:
+    training, tries = trainer("classification", replace(SHORT, ema_decay=ema_decay)), 0
 
     def step() -> None:
         nonlocal tries
@@ -163,7 +179,8 @@ def test_smaller_parts_do_not_help_the_optimiser() -> None:
         raise torch.cuda.OutOfMemoryError("8.00 GiB are wanted")
 
     training._optimizer.step = step  # type: ignore[assignment]
-    assert "there is no room for the step of the optimiser" in refusal(training)
+    wanted = f"there is no room for the step of the optimiser; ask for {less} or a larger card"
+    assert refusal(training).endswith(wanted)
     assert tries == 1 and training._parts == 1
 
 

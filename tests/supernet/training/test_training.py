@@ -123,15 +123,27 @@ def poisoned(value: float) -> SearchData:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_stops_with_step_and_network(value: float) -> None:
+@pytest.mark.parametrize("clip_norm", [0.0, 1.0])
+def test_a_loss_that_is_no_number_stops_with_step_and_network(
+    value: float, clip_norm: float
+) -> None:
     sampler = Recorder(build_sampler(SPACE, SHORT, 0))
-    training = trainer(data=poisoned(value), sampler=sampler)
+    settings = replace(SHORT, clip_norm=clip_norm)
+    training = trainer(settings, data=poisoned(value), sampler=sampler)
     with pytest.raises(DivergedError) as caught:
         finished(training)
     orders = [batch.inputs.isfinite().all().item() for batch in one_epoch(poisoned(value))]
     assert f"update {orders.index(False)} " in str(caught.value)
     assert f"network {sampler.drawn[-1][0].id}" in str(caught.value)
-    assert "lower the learning rate" in str(caught.value)
+    clipping = "" if clip_norm else " or switch gradient clipping on"
+    assert str(caught.value).endswith(f"; lower the learning rate{clipping}")
+
+
+def test_first_weights_that_give_no_numbers_are_no_matter_of_the_rate() -> None:
+    training = trainer(learnt=True)
+    torch.nn.init.constant_(training._raw.classifier.weight, math.nan)  # type: ignore[union-attr,arg-type]
+    with pytest.raises(DivergedError, match="after epoch 0 .*; no update had changed .* look at"):
+        finished(training)
 
 
 def one_epoch(data: SearchData) -> list[Any]:
