@@ -38,6 +38,9 @@ class Reorderable(Protocol):
 StateT = TypeVar("StateT", bound=Reorderable)
 Step = Callable[[Tensor, StateT], tuple[Tensor, StateT]]
 
+MOST_PENALTY = 10.0
+"""Of a length penalty: a text of any length has a score then, a power of it being a number."""
+
 
 @dataclass(frozen=True, slots=True)
 class BeamSettings:
@@ -48,7 +51,7 @@ class BeamSettings:
         length_penalty: a hypothesis of L tokens, end symbol included, scores its log-probability
             divided by ``L ** length_penalty``. This is fairseq's (and HAT's) convention; the
             ``((5 + L) / 6) ** penalty`` of GNMT is another one. 0 favours short texts, 1 is the
-            mean per token.
+            mean per token. At most `MOST_PENALTY`.
         max_length_factor: a in the longest output ``a * source_length + b``, end symbol included.
         max_length_offset: b.
         min_length: tokens before the end symbol may come.
@@ -68,6 +71,11 @@ class BeamSettings:
             raise UsageError(
                 f"beam_size is {self.beam_size} and min_length {self.min_length}; "
                 "they must be at least 1 and 0"
+            )
+        if not abs(self.length_penalty) <= MOST_PENALTY:
+            raise UsageError(
+                f"the length penalty (--lenpen) is {self.length_penalty:g}; give a number from 0 "
+                f"to {MOST_PENALTY:g}, for example 0.6"
             )
 
     def longest(self, source_length: int, limit: int) -> int:

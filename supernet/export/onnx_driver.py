@@ -35,6 +35,7 @@ Rows = Sequence[Sequence[int]]
 
 PAD, BOS, EOS, UNKNOWN = range(4)
 PROMPT_PART = 64  # new positions meet each other in products of all pairs, so not all at once
+MOST_PENALTY = 10.0  # as of nas translate; powers of long texts would be no numbers
 TYPES = {"tensor(float)": np.float32, "tensor(int64)": np.int64, "tensor(bool)": np.bool_}
 
 
@@ -167,7 +168,7 @@ class Search:
     Attributes:
         beam: texts followed at once; 1 is greedy.
         length_penalty: a text of L tokens, end mark included, scores its log-probability divided
-            by ``L ** length_penalty``.
+            by ``L ** length_penalty``, at most `MOST_PENALTY`.
         factor: a in the longest text ``a * source length + b``, end mark included.
         offset: b.
         min_length: tokens before the end mark may come.
@@ -182,6 +183,11 @@ class Search:
     def __post_init__(self) -> None:
         if self.beam < 1:
             raise ValueError(f"the beam is {self.beam}; it must be at least 1")
+        if not abs(self.length_penalty) <= MOST_PENALTY:
+            raise ValueError(
+                f"the length penalty (--lenpen) is {self.length_penalty:g}; give a number from 0 "
+                f"to {MOST_PENALTY:g}, for example 0.6"
+            )
 
     def longest(self, source_length: int, limit: int) -> int:
         """Most tokens of a text, end mark included."""

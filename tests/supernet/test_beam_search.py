@@ -15,7 +15,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from search_spaces.errors import UsageError
-from supernet.beam_search import BeamSettings, Hypothesis, beam_search, write_exactly
+from supernet.beam_search import (
+    MOST_PENALTY,
+    BeamSettings,
+    Hypothesis,
+    beam_search,
+    write_exactly,
+)
 from tests.support.decoder_cases import SETTINGS, TEXT, random_translator, sources, translator
 
 PAD, BOS, EOS = 0, 1, 2
@@ -252,6 +258,14 @@ class TestLimits:
     def test_nonsense_is_refused(self, change: dict[str, int]) -> None:
         with pytest.raises(UsageError, match="at least 1 and 0"):
             BeamSettings(**change)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("penalty", [10.5, 1000.0, -11.0, math.inf, math.nan])
+    def test_a_penalty_that_leaves_long_texts_without_a_score_is_refused(
+        self, penalty: float
+    ) -> None:
+        assert -1.0 < BeamSettings(length_penalty=MOST_PENALTY).score(-3.0, 10**6) < 0.0
+        with pytest.raises(UsageError, match=f"{penalty:g}; give a number from 0 to 10"):
+            BeamSettings(length_penalty=penalty)
 
 
 @pytest.mark.parametrize("settings", [TEXT, SETTINGS["relative keys, post-norm"]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -98,13 +97,11 @@ def beam_settings(beam: int | None, lenpen: float | None) -> BeamSettings:
     """How to search; what is not given is as usual.
 
     Raises:
-        UsageError: for a length penalty that is no finite number.
+        UsageError: for a length penalty that is too large.
     """
     from supernet.beam_search import BeamSettings
 
     usual = BeamSettings()
-    if lenpen is not None and not math.isfinite(lenpen):
-        raise UsageError(f"--lenpen is {lenpen}; give a number of 0 or more, for example 0.6")
     return BeamSettings(
         beam_size=usual.beam_size if beam is None else beam,
         length_penalty=usual.length_penalty if lenpen is None else lenpen,

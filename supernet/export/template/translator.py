@@ -19,6 +19,8 @@ from supernet.export.template.layers import (
     token_types,
 )
 
+MOST_PENALTY = 10.0  # of length; powers of long texts would be no numbers
+
 
 class Network(nn.Module):
     """An encoder and a decoder over tokens.
@@ -97,11 +99,16 @@ def translate(
         network: from `load_network`.
         source: its tokens, without marks.
         beam_size: translations that are followed at once; 1 is greedy.
-        length_penalty: log-probabilities are divided by length to this power.
+        length_penalty: log-probabilities are divided by length to this power, at most
+            `MOST_PENALTY`.
 
     Returns:
         Target tokens, without marks.
     """
+    if not abs(length_penalty) <= MOST_PENALTY:
+        raise ValueError(
+            f"length_penalty is {length_penalty:g}; give a number from 0 to {MOST_PENALTY:g}"
+        )
     device = next(network.parameters()).device
     state = network.start(torch.tensor([[*source, EOS]], device=device))
     state = state.rows(torch.zeros(beam_size, dtype=torch.int64, device=device))

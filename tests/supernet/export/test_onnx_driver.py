@@ -13,10 +13,11 @@ import pytest
 import torch
 
 from search_spaces.loading import parse_space
-from supernet.beam_search import BeamSettings
+from supernet.beam_search import MOST_PENALTY, BeamSettings
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, SentencePieceTokenizer, WordTokenizer, learn
 from supernet.decoding_state import DecodingState
+from supernet.export.template import translator
 from supernet.sequence_models import FixedTranslation
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.support.trained_cases import TRANSLATION, networks
@@ -141,6 +142,15 @@ def test_a_beam_of_none_is_refused() -> None:
     assert driver.Search(1).beam == 1
     with pytest.raises(ValueError, match="the beam is 0"):
         driver.Search(0)
+
+
+def test_penalties_end_where_ours_do() -> None:
+    assert driver.MOST_PENALTY == translator.MOST_PENALTY == MOST_PENALTY
+    assert driver.Search(1, MOST_PENALTY).length_penalty == MOST_PENALTY
+    with pytest.raises(ValueError, match=r"\(--lenpen\) is 1000; give a number from 0 to 10"):
+        driver.Search(1, 1000.0)
+    with pytest.raises(ValueError, match="length_penalty is 1000; give a number from 0 to 10"):
+        translator.translate(decoder().network, [4], 1, 1000.0)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("length", [0, -3])

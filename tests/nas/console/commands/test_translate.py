@@ -217,7 +217,8 @@ def test_a_loss_that_is_no_number(
     [
         (["--arch", "zzzz"], "is the id of no network"),
         (["--data", "nowhere"], "--data nowhere does not exist"),
-        (["--lenpen", "inf"], "--lenpen is inf"),
+        (["--lenpen", "inf"], "(--lenpen) is inf; give a number from 0 to 10"),
+        (["--lenpen", "1000"], "(--lenpen) is 1000; give a number from 0 to 10"),
         (["--lenpen", "-1"], "lenpen"),
         (["--beam", "0"], "beam"),
         (["--beam", "5000"], "cannot hold line"),
