@@ -35,17 +35,22 @@ def tf32(device: str | torch.device, wanted: bool | None = None) -> Iterator[Non
 
     Args:
         device: where; nothing changes on a processor.
-        wanted: as of `autocast`; without bfloat16 products are fp32 ones.
+        wanted: as of `autocast`; without bfloat16 products are fp32 ones, those of convolutions
+            too, which torch multiplies in TF32 by itself.
     """
-    if not has_bfloat16(device) or wanted is False:
+    if not has_bfloat16(device):
         yield
         return
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+    products, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    if wanted is False:
+        torch.backends.cudnn.allow_tf32 = False
+    else:
+        torch.set_float32_matmul_precision("high")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(products)
+        torch.backends.cudnn.allow_tf32 = convolutions
 
 
 @contextmanager

@@ -39,7 +39,8 @@ def test_a_card_has_bfloat16_from_ampere_on(
     before = torch.get_float32_matmul_precision()
     with tf32("cuda", wanted):
         assert torch.get_float32_matmul_precision() == ("high" if low else before)
-    assert torch.get_float32_matmul_precision() == before
+        assert torch.backends.cudnn.allow_tf32 is (wanted is not False)  # of convolutions
+    assert torch.get_float32_matmul_precision() == before and torch.backends.cudnn.allow_tf32
 
 
 def test_what_is_repeatable_on_a_card_is_left_as_it_was() -> None:
