@@ -232,10 +232,11 @@ class RunContents:
             return None
 
     def network(self, identity: str) -> FrontEntry | None:
-        """A network by its id: from the front, else verified, observed, evolved or a baseline."""
+        """A network by its id: from the front, else any other that is known of the run."""
         front = () if self.front is None else self.front.entries
         beside = [one.baseline.entry for one in self.comparisons]  # whose quality is not measured
-        for entries in (front, self.verified, self.observed, self.population, beside):
+        begun = () if self.origin is None else (self.origin.entry,)
+        for entries in (front, self.verified, self.observed, self.population, beside, begun):
             for entry in entries:
                 if entry.id == identity:
                     return entry

@@ -73,11 +73,10 @@ def read_contents(folder: RunFolder) -> RunContents:
     times = [_times(one.name, profiles.get(one.name), fitted.get(one.name)) for one in clocks]
     observed = _observed(folder.spec, reader, (*times, *measured))
     space = folder.spec.domain
-    verified = tuple(
-        filter(None, reader.journal(layout.VERIFICATION_FILE, lambda line: _verified(line, space)))
-    )
     asked = (*folder.spec.objectives, *folder.spec.limits)
     held = confirmed_by_id(reader.journal(layout.HOLDING_FILE, _held))
+    lines = reader.journal(layout.VERIFICATION_FILE, lambda line: _verified(line, space))
+    verified = tuple(in_sessions(filter(None, lines), held, asked, space))
     exchanges = reader.journal(layout.EXCHANGES_FILE, lambda line: read_as(Exchange, line))
     origin = _origin(folder.spec, reader, (*times, *measured))
     return RunContents(
@@ -91,7 +90,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         or (),
         observed=tuple(in_sessions(observed, held, asked, space)),
         population=_population(folder.spec, reader),
-        verified=tuple(in_sessions(verified, held, asked, space)),
+        verified=verified,
         failed=read_failed(folder),
         front=reader.json(layout.FRONT_FILE, lambda data: _front(data, space)),
         exchanges=tuple(one for one in exchanges if one.kind != layout.NOTHING),
@@ -174,7 +173,8 @@ def _origin(spec: SearchSpec, reader: _Reader, costs: Sequence[KnownCost]) -> Or
             raise ValueError("it lacks a quality, or an order of all layers")
         errors = reader.json(layout.DISTILLED_ERRORS_FILE, _numbers) or {}
         name = Path(start.folder).name
-        return Origin(name, entry, order, errors, _by_distance(data.get("by_distance", {})))
+        rated = entry.with_rates(asked, spec.space)
+        return Origin(name, rated, order, errors, _by_distance(data.get("by_distance", {})))
 
     return reader.json(layout.BASELINE_FILE, parse)
 
@@ -183,11 +183,13 @@ def _with_known_times(origin: Origin, verified: Sequence[FrontEntry]) -> Origin:
     """The checkpoint with its costs as they were measured last; its scores are its own."""
     for entry in verified:
         if entry.id == origin.entry.id:
+            own = origin.entry
             costs = {name: value for name, value in entry.measured.items() if name in COSTS}
+            before = {name: why for name, why in own.doubtful.items() if name not in costs}
             known = replace(
-                origin.entry,
-                measured={**origin.entry.measured, **costs},
-                doubtful={**origin.entry.doubtful, **entry.doubtful},
+                own,
+                measured={**own.measured, **costs},
+                doubtful={**before, **entry.doubtful},
             )
             return replace(origin, entry=known)
     return origin

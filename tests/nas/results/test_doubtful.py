@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typer.testing import CliRunner
 from latency.predictor import PredictorReport
 from nas.console.app import app
 from nas.report.page import render
+from nas.request.spec import Start
 from nas.results.contents import RunContents
 from nas.results.model_card import gather_facts
 from nas.results.partial_front import partial_front
@@ -219,6 +221,49 @@ def test_what_is_timed_in_sessions_clears_a_doubt(tmp_path: Path) -> None:
     told = {"id": first.id, "latency_ms": 9.5, "latency_upper_ms": 11.0, "sessions": 8}
     folder.append("holding.jsonl", [{"networks": [told]}])
     assert read_contents(folder).verified[0].doubtful == {}
+
+
+def begun_with(folder: RunFolder, entry: FrontEntry) -> RunFolder:
+    """The run as if a search for many tokens per second had begun with a network of its space."""
+    start = Start(folder="/models/tiny", digest="0" * 64)
+    update = {"start": start, "limits": {"tokens_per_s": 1.0}}
+    order = range(len(entry.architecture.encoder.layers))  # type: ignore[union-attr]
+    told = {"id": entry.id, "architecture": entry.architecture.to_json(), "layer_order": [*order]}
+    folder.write_json("inherited/baseline.json", {**told, "values": {"quality": 0.01}})
+    return RunFolder(folder.path, folder.spec.model_copy(update=update))
+
+
+def test_the_checkpoint_has_the_times_of_its_sessions(tmp_path: Path) -> None:
+    folder = live(tmp_path / "run")
+    file = folder.path / "verification.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    lines[0]["doubtful"] = {"latency_ms": WHY}
+    lines[0]["measured"]["decode_ms"] = 5.0
+    rewrite(file, lines)
+    folder = begun_with(folder, read_contents(folder).verified[0])
+    before = read_contents(folder).origin
+    assert before is not None and before.entry.doubtful == {"latency_ms": WHY}
+    sessions = {"id": before.entry.id, "sessions": 8}
+    told = [
+        {**sessions, "latency_ms": 9.5, "latency_upper_ms": 11.0},
+        {**sessions, "decode_ms": 4.0, "decode_upper_ms": 4.5},
+    ]
+    folder.append("holding.jsonl", [{"networks": told}])
+    contents = read_contents(folder)
+    assert contents.origin is not None and contents.origin.entry.doubtful == {}
+    after, verified = contents.origin.entry.measured, contents.verified[0].measured
+    assert (after["quality"], after["latency_ms"], after["decode_ms"]) == (0.01, 9.5, 4.0)
+    rate = "tokens_per_s"
+    assert after[rate] == verified[rate] == pytest.approx(1.25 * before.entry.measured[rate])
+
+
+def test_the_checkpoint_has_a_rate_before_it_is_verified(tmp_path: Path) -> None:
+    folder = live(tmp_path / "run")
+    timed = next(e for e in read_contents(folder).observed if "latency_ms" in e.measured)
+    (folder.path / "decode").mkdir()
+    shutil.copy(folder.path / "latency" / "profile.jsonl", folder.path / "decode")
+    origin = read_contents(begun_with(folder, timed)).origin
+    assert origin is not None and "tokens_per_s" in origin.entry.measured
 
 
 def test_a_doubtful_value_wins_no_limit_while_a_search_goes_on(tmp_path: Path) -> None:
