@@ -130,8 +130,7 @@ def _caption(run: RunContents, cost: str, trained: Sequence[RetrainedPoint]) -> 
     if len(run.spec.objectives) > 2:
         text += " A network of the front that looks beaten here wins in another objective."
     if cost in run.spec.limits:
-        limit = words.quantity(cost, run.spec.limits[cost])
-        text += f" The dashed line is the limit of {limit}."
+        text += f" The dashed line is the limit of {words.limit(cost, run.spec.limits[cost])}."
     return text
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.objectives import QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.request.protected_choices import spelled
@@ -91,8 +91,14 @@ def _kept(run: RunContents, kept: Sequence[Kept]) -> Html:
 
 
 def _effect_heads(run: RunContents) -> list[str]:
-    names = [f"effect on {words.metric(run, name)}" for name in run.spec.objectives]
+    names = [f"effect on {_minimised(run, name)}" for name in run.spec.objectives]
     return [*names, f"observed effect on {'loss' if run.by_loss else words.metric(run, QUALITY)}"]
+
+
+def _minimised(run: RunContents, name: str) -> str:
+    """What effects on an objective are told in: of a rate, the time of one."""
+    called = words.metric(run, name)
+    return f"ms for one ({called})" if OBJECTIVES[name].maximise else called
 
 
 def _evidence(run: RunContents, facts: Evidence) -> list[Html]:

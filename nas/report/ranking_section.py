@@ -318,10 +318,12 @@ def features_section(run: RunContents) -> Html:
     title = "Top features"
     if not run.features:
         return section("features", title, missing("The predictors are not fitted yet."))
+    more = [words.metric(run, name) for name in run.features if OBJECTIVES[name].maximise]
+    helps = f"a lower value, of {' and '.join(more)} a higher one" if more else "a lower value"
     intro = paragraph(
         "Which choices decide an objective, by the predictors of this run: the share of the "
         "differences between random networks that goes with a gene (its interactions with others "
-        "included), and what happens when it alone is changed. Helps always means a lower value. "
+        f"included), and what happens when it alone is changed. Helps always means {helps}. "
         "The bar chart below shows what the ranker computes with; this is what comes of it."
     )
     lists = []

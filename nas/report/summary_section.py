@@ -176,7 +176,7 @@ def _facts(run: RunContents) -> Html:
         ),
         **({"objectives (more is better)": ", ".join(more)} if more else {}),
         "limits": ", ".join(
-            f"{words.metric(run, name)} {OBJECTIVES[name].sign} {words.quantity(name, most)}"
+            f"{words.metric(run, name)} {OBJECTIVES[name].sign} {words.limit(name, most)}"
             for name, most in spec.limits.items()
         )
         or "none",

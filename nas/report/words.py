@@ -133,13 +133,24 @@ def value(name: str, number: float | None) -> str:
         return whole(number)
     if name == "valid_bleu":
         return f"{number:.2f}"
+    if 0 < abs(number) < 0.1:
+        return f"{number:.3g}"
     return f"{number:.3f}" if abs(number) < 100 else f"{number:.1f}"
 
 
 def quantity(name: str, number: float) -> str:
     """A metric's value with the unit that it is measured in, where it has one."""
+    return _in_unit(value(name, number), name)
+
+
+def limit(name: str, number: float) -> str:
+    """A limit as it was asked for, not rounded, with its unit."""
+    return _in_unit(f"{number:,.15g}", name)
+
+
+def _in_unit(text: str, name: str) -> str:
     unit = "" if name == QUALITY else OBJECTIVES[name].symbol
-    return f"{value(name, number)}{_GLUE}{unit}" if unit else value(name, number)
+    return f"{text}{_GLUE}{unit}" if unit else text
 
 
 def score(name: str, number: float) -> str:

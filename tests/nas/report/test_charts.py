@@ -66,14 +66,15 @@ def test_the_hover_shows_every_layer(contents: RunContents) -> None:
 
 def test_with_three_objectives_the_line_joins_the_best_only(tmp_path: Path) -> None:
     names = ("quality", "latency_ms", "params")
-    run = finished_run(tmp_path / "run", objectives=names, limits={"flops": 9e6})
+    run = finished_run(tmp_path / "run", objectives=names, limits={"flops": 9876000})
     page = render(read_contents(run))
     assert {"front-latency_ms", "front-params", "front-flops"} <= set(charts(page))
     drawn = charts(page)["front-latency_ms"]["data"]
     line = next(one for one in drawn if one["mode"] == "lines")
     assert non_dominated(np.array([line["x"], line["y"]]).T).all()
     assert len(line["x"]) < len(trace(page, "front-latency_ms", "front, measured")["x"])
-    assert charts(page)["front-flops"]["layout"]["shapes"][0]["x0"] == 9e6
+    assert charts(page)["front-flops"]["layout"]["shapes"][0]["x0"] == 9876000
+    assert "The dashed line is the limit of 9,876,000." in page and "FLOPs ≤ 9,876,000" in page
     assert charts(page)["front-params"]["layout"]["shapes"] == []
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from nas.report import write_report
 from nas.report.page import render
+from nas.report.pruning_section import pruning_section
+from nas.report.ranking_section import features_section
 from nas.report.summary_section import search_command
 from nas.request.presets import budget_for
 from nas.request.protected_choices import read_protected
@@ -138,6 +140,17 @@ def test_cuts_are_told_with_their_evidence(contents: RunContents) -> None:
     assert "number of layers = 4" in text
     assert "FFN size 128 in layer 2" in text
     assert "One of the best observed networks has it." in text
+
+
+def test_of_a_rate_it_is_told_what_effects_are_in_and_what_helps(contents: RunContents) -> None:
+    spec = contents.spec.model_copy(update={"objectives": ("quality", "tokens_per_s")})
+    features = {"tokens_per_s": contents.features["latency_ms"]}
+    rated = replace(contents, spec=spec, features=features)
+    assert "effect on ms for one (tokens per second)" in words_of(pruning_section(rated))
+    helps = "Helps always means a lower value, of tokens per second a higher one."
+    assert helps in words_of(features_section(rated))
+    assert "effect on latency" in words_of(pruning_section(contents))
+    assert "means a lower value. The" in words_of(features_section(contents))
 
 
 def test_what_pruning_needs_and_what_was_kept_on_request_is_told(run: RunFolder) -> None:

@@ -144,6 +144,30 @@ def test_scores(name: str, number: float, text: str) -> None:
     assert plain(words.score(name, number)) == text
 
 
+@pytest.mark.parametrize(
+    ("name", "number", "text"),
+    [
+        *(("latency_ms", 0.25, "0.250"), ("latency_ms", 123.44, "123.4")),
+        *(("latency_ms", 0.0, "0.000"), ("latency_ms", 0.00042, "0.00042")),
+        *(("kv_cache_mb", 0.01561, "0.0156"), ("joules", -3e-5, "-3e-05")),
+        *(("params", 123_456, "123 k"), ("valid_accuracy", 0.01561, "1.6 %")),
+    ],
+)
+def test_small_values_keep_three_digits(name: str, number: float, text: str) -> None:
+    assert plain(words.value(name, number)) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "text"),
+    [
+        *(("kv_cache_mb", 0.0204, "0.0204 MB"), ("latency_ms", 0.1 + 0.2, "0.3 ms")),
+        *(("params", 1_234_567, "1,234,567"), ("joules", 3e-5, "3e-05")),
+    ],
+)
+def test_limits_are_told_as_they_were_asked_for(name: str, number: float, text: str) -> None:
+    assert plain(words.limit(name, number)) == text
+
+
 def test_a_sentence_begins_with_a_capital() -> None:
     assert words.sentence("validation loss") == "Validation loss"
     assert words.sentence("100 − BLEU") == "100 − BLEU" and words.sentence("") == ""
