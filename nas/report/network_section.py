@@ -51,8 +51,8 @@ def parts_section(run: RunContents, architecture: Architecture) -> Html:
 
 
 def curve_section(run: RunContents, epochs: Sequence[Epoch]) -> Html:
-    """The losses of a network's training from scratch."""
-    title = "Its training from scratch"
+    """The losses of a network's own training."""
+    title = "Its own training"
     if not epochs:
-        return section("curve", title, missing("It was not trained from scratch yet."))
+        return section("curve", title, missing(f"It was not {run.spec.trained} yet."))
     return section("curve", title, losses_chart("curve", epochs, run, "validation loss"))

@@ -14,12 +14,6 @@ ROW, BAR, LEFT = 24, 300, 128
 PATCH, SPACE = 11, 8  # of a map: side of a patch, and what is between two maps
 
 TITLE = "What omnidirectional layers look at"
-WORDS = {
-    "trained from scratch": "trained from scratch",
-    "inherited": words.INHERITED,
-}
-
-
 HINT = join(tag("code", "nas show RUN --attention ID"), " does so for one with omni attention.")
 
 
@@ -35,7 +29,8 @@ def omni_section(run: RunContents, hint: Html = HINT) -> Html:
         # A finished run lacks nothing without: it is there on request.
         look = "missing" if run.front is None else "small"
         return section("omni", TITLE, tag("p", text, class_=look))
-    return section("omni", TITLE, explanation(), [omni_view(view) for view in run.views])
+    views = [omni_view(view, run.spec.trained) for view in run.views]
+    return section("omni", TITLE, explanation(), views)
 
 
 def explanation() -> Html:
@@ -48,11 +43,15 @@ def explanation() -> Html:
     )
 
 
-def omni_view(view: OmniViews) -> Html:
-    """One network: for each omni layer bars, a table, and maps where there are any."""
-    intro = (
-        f"{words.sentence(WORDS[view.weights])}; means over {view.examples} validation examples."
-    )
+def omni_view(view: OmniViews, trained: str) -> Html:
+    """One network: for each omni layer bars, a table, and maps where there are any.
+
+    Args:
+        view: what was measured.
+        trained: how networks of the search are trained, in words.
+    """
+    how = words.sentence(words.INHERITED if view.weights == "inherited" else trained)
+    intro = f"{how}; means over {view.examples} validation examples."
     parts = [tag("h3", "Network ", tag("code", view.id)), tag("p", intro, class_="small")]
     for layer in view.layers:
         parts += [bars(layer), _table(layer)]

@@ -38,7 +38,7 @@ UNSAID = ("evaluator", "quality", "limits", "searcher", "retrain")
 FILES = {
     SPEC_FILE: "everything that was asked for",
     PROTECTED_FILE: "what was asked to be kept after the search, if anything was",
-    "retrained/": "networks trained from scratch, with their scores and weights",
+    "retrained/": "networks that were retrained, with their scores and weights",
     "stages/": "time and checksums of each stage",
     EVENTS_FILE: "a diary with times",
 }

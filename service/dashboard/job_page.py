@@ -150,6 +150,7 @@ def network(request: Request, job: AnyJob, context: InContext, arch_id: str) -> 
         job=job,
         search=search,
         one=shown[0],
+        trained=view.contents.spec.trained,
         key=views.colour_key(view.contents),
         whole=whole,
         asked_with=views.asked_with(view.contents),
@@ -164,7 +165,7 @@ def network(request: Request, job: AnyJob, context: InContext, arch_id: str) -> 
 
 @router.post("/retrain")
 def retrain(job: AnyJob, token: Submitter, context: InContext, form: Form) -> Response:
-    """Train the chosen networks from scratch: a job for each."""
+    """Train the chosen networks: a job for each."""
     return _begin(Kind.retrain, job, _requests(form), token, context)
 
 

@@ -82,7 +82,7 @@ def asked_with(run: RunContents) -> str | None:
 
 
 def _facts(run: RunContents, entry: FrontEntry) -> Html:
-    """Predicted beside measured, and what came of training it from scratch."""
+    """Predicted beside measured, and what came of its own training."""
     known = dict.fromkeys((*words.METRICS, *run.costs))
     names = [name for name in known if name in entry.values]
     rows = [
@@ -103,7 +103,7 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
             rows += [
                 tag(
                     "tr",
-                    tag("th", f"test {words.SCORES[name]}, trained from scratch", scope="row"),
+                    tag("th", f"test {words.SCORES[name]}, {run.spec.trained}", scope="row"),
                     tag("td", words.score(name, number), class_="number"),
                     tag("td", "–", class_="number"),
                 )
@@ -139,7 +139,8 @@ def _weights(view: RunView, entry: FrontEntry) -> tuple[str, ...]:
 
 def omni_views(view: RunView, identity: str) -> Html:
     """What the omni layers of a network look at; nothing where that was not measured."""
-    found = [omni_view(one) for one in view.contents.views if one.id == identity]
+    run = view.contents
+    found = [omni_view(one, run.spec.trained) for one in run.views if one.id == identity]
     return join(explanation(), found) if found else Html("")
 
 

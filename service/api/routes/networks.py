@@ -75,7 +75,7 @@ async def predict(
 def _predict(job: Job, network: str, given: PredictRequest, context: Context) -> PredictionOut:
     folder = folder_of(job, context)
     if not (folder.path / weights_file(network)).is_file():
-        raise ProblemError(409, f"{network} is not trained from scratch: retrain it first")
+        raise ProblemError(409, f"{network} is not {folder.spec.trained}: retrain it first")
     return context.spaces.predict(folder, network, given)
 
 
@@ -114,7 +114,7 @@ def checked_network(kind: Kind, job: Job, given: NetworkRequest, context: Contex
         if not (folder.path / file).is_file():
             raise ProblemError(
                 409,
-                f"{network.id} is not trained from scratch: retrain it first, or export the "
+                f"{network.id} is not {folder.spec.trained}: retrain it first, or export the "
                 "weights it inherited"
                 if trained
                 else f"{reason}; retrain the network, and export that",

@@ -8,9 +8,12 @@ import pytest
 
 from nas.report.checkpoint_section import checkpoint_section, compared, ratio, rows_of
 from nas.report.front_section import cost_chart
+from nas.report.network_section import curve_section
+from nas.report.omni_section import omni_view
 from nas.report.page import render
 from nas.request.spec import Start
 from nas.results.contents import Origin, Retrained, RunContents, Stretch
+from nas.run.omni_views import OmniViews
 from nas.search.front import FrontEntry
 from tests.support import report_cases
 from tests.support.report_cases import trace, words_of
@@ -132,3 +135,18 @@ def test_it_is_a_mark_on_each_chart(begun: RunContents) -> None:
         page = cost_chart(begun, cost)
         mark = trace(page, f"front-{cost}", "the checkpoint")
         assert mark["y"] == [0.01] and mark["customdata"] == [begun.origin.entry.id]
+
+
+def test_it_is_found_by_its_id(begun: RunContents) -> None:
+    assert begun.origin is not None
+    assert begun.network(begun.origin.entry.id) == begun.origin.entry
+    assert replace(begun, origin=None).network(begun.origin.entry.id) is None
+
+
+def test_what_is_trained_is_called_fine_tuned(begun: RunContents, contents: RunContents) -> None:
+    views = OmniViews("0" * 12, "trained from scratch", 64, ())
+    assert "Fine-tuned; means over 64" in omni_view(views, begun.spec.trained)
+    assert "Trained from scratch; means" in omni_view(views, contents.spec.trained)
+    assert "It was not fine-tuned yet." in curve_section(begun, [])
+    assert "It was not trained from scratch yet." in curve_section(contents, [])
+    assert "from scratch" not in words_of(render(begun))

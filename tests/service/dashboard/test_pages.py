@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import csv
+import html
 import re
+import shutil
 from pathlib import Path
 from xml.etree import ElementTree
 
 import httpx
 import pytest
 
+from nas.request.spec import Start
 from nas.results.training_curve import training_curve
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
@@ -206,6 +209,29 @@ def test_a_network_has_a_page_of_its_own(server: Server, alice: httpx.Client) ->
     assert 'id="chart-curve"' in text and 'class="try"' in text and "model.safetensors" in text
     assert f'href="{path}"' in said(alice.get(f"/jobs/{job}"))
     said(alice.get(f"/jobs/{job}/networks/{'0' * 12}"), 404)
+
+
+def test_of_a_search_with_a_checkpoint_networks_are_fine_tuned(
+    server: Server, alice: httpx.Client, tmp_path: Path
+) -> None:
+    api = server.client("alice")
+    job = server.finished(api, title="begun")
+    start = Start(folder="/models/tiny", digest="0" * 64)
+    spec = run_fixture.empty_run(tmp_path / "begun", start=start).path / "spec.json"
+    shutil.copy(spec, server.settings.runs / job)
+    folder = RunFolder.open(server.settings.runs / job)
+    entry = read_front(folder).entries[0]
+    text = said(alice.get(f"/jobs/{job}/networks/{entry.id}"))
+    assert "answers once it was fine-tuned: retrain it" in text
+    asked = api.post(f"/jobs/{job}/architectures/{entry.id}/predict", json={"text": "x"})
+    assert "is not fine-tuned: retrain it first" in problem(asked, 409)
+    given = {"pick": entry.id, "format": "torch", "weights": "trained"}
+    assert "is not fine-tuned" in problem(api.post(f"/jobs/{job}/export", json=given), 409)
+    run_fixture.retrain(folder, entry)
+    (folder.path / "retrained" / entry.id / "weights.pt").write_bytes(b"")
+    text = said(alice.get(f"/jobs/{job}/networks/{entry.id}"))
+    assert "and was fine-tuned" in text and "test accuracy, fine-tuned" in text
+    assert "from scratch" not in text
 
 
 def test_an_address_that_leads_nowhere_is_told_of_in_a_sentence(alice: httpx.Client) -> None:
