@@ -20,6 +20,10 @@ from search_spaces.tasks import TASKS
 
 PREDICTED = "predicted"
 NEXT_TO_NOTHING = 1 / 10  # of the lowest quality of the others, for the checkpoint's own
+SQUARES = (
+    " An open square is a checkpoint that a search began with; what is less than a tenth of the "
+    "lowest value is drawn there."
+)
 # Tick formats: counts with k, M, G; everything else as it is.
 TICKS = {name: "~s" if one.whole else "~g" for name, one in OBJECTIVES.items()}
 
@@ -121,10 +125,7 @@ def _caption(run: RunContents, cost: str, trained: Sequence[RetrainedPoint]) -> 
         text += " A cross is a network that the winner is held against, trained like it."
     text += marks_in_words(trained)
     if run.origin is not None:
-        text += (
-            " The square is the checkpoint; what is less than a tenth of the lowest value is drawn "
-            "there."
-        )
+        text += SQUARES
     if run.quality.name == "bleu":
         text += " A star was translated with a beam of 4, all others greedily."
     if len(run.spec.objectives) > 2:

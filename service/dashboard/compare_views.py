@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from nas.objectives import QUALITY
 from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.front_section import (
+    SQUARES,
     TICKS,
     checkpoint_traces,
     front_traces,
@@ -22,7 +22,7 @@ from nas.report.markup import Html, cell, join, missing, table, tag
 from nas.results.comparison import ComparedNetwork, Comparison, gene_summaries
 from nas.results.retrained_points import RetrainedPoint, retrained_points
 from search_spaces.space import Choice
-from service.api.run_cache import MOST_IN_ALL
+from service.api.run_cache import MOST_IN_ALL, sample
 from service.dashboard.run_views import drawn
 
 LONGEST_NAME = 40  # characters in a legend
@@ -60,8 +60,9 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
     every: list[RetrainedPoint] = []
     first = made.runs[0].contents
     most = MOST_IN_ALL // len(made.runs) // len(made.objectives[1:])
-    for number, (compared, look) in enumerate(zip(made.runs, LOOKS, strict=False), start=1):
-        run, (colour, symbol) = compared.contents, look
+    looks = list(enumerate(zip(made.runs, LOOKS, strict=False), start=1))
+    for number, (compared, (colour, symbol)) in looks:
+        run = compared.contents
         front_drawn = drawn(run, most, cost).front
         entries = front_drawn.entries if front_drawn else ()
         # Titles may be alike: the number tells them apart.
@@ -71,8 +72,10 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         names = (f"{number}. retrained", f"{number}. baseline")
         traces += retrained_traces(run, trained, cost, names, (colour, colour))
         every += trained
+    others = _all(traces, "y")
+    for number, (compared, (colour, _)) in looks:
         begun = f"{number}. its checkpoint"
-        traces += checkpoint_traces(run, cost, _all(traces, "y"), begun, colour)
+        traces += checkpoint_traces(compared.contents, cost, others, begun, colour)
     shown = [trace for trace in traces if trace["x"]]
     layout: dict[str, Any] = {
         "xaxis": axis(
@@ -82,10 +85,12 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
     }
     caption = (
         f"The fronts, {words.metric(first, QUALITY)} against {words.metric(first, cost)}: "
-        f"{good_corner(first, [cost])}. A star is a network when trained from scratch, a cross a "
-        "plain one that the winner is held against."
+        f"{good_corner(first, [cost])}. A star is a network once trained, a cross a plain one "
+        "that the winner is held against."
     )
     caption += marks_in_words(every)
+    if any(one.contents.origin is not None for one in made.runs):
+        caption += SQUARES
     return chart(f"compare-{cost}", shown, layout, caption, 28)
 
 
@@ -180,7 +185,7 @@ def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     networks = [one for one in networks if one.entry.values.keys() >= set(made.alike)]
     if len(networks) < 2:
         return missing("Parallel coordinates need at least two networks.")
-    networks = networks[:: math.ceil(len(networks) / MOST_LINES)]
+    known, networks = len(networks), _spread(networks)
     first = made.runs[0].contents
     genes = [gene_summaries(made.runs[one.run].contents, one.entry) for one in networks]
     names = dict.fromkeys(name for row in genes for name in row)
@@ -229,6 +234,8 @@ def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
         "objectives. Of a size that each layer has it is the mean, of kinds of attention the "
         "number of layers. Conditions above choose the lines."
     )
+    if len(networks) < known:
+        caption += f" {len(networks)} of the {known:,} networks are drawn, spread over each front."
     room = tag(
         "div",
         chart("coordinates", traces, layout, caption, 28),
@@ -237,6 +244,19 @@ def coordinates(made: Comparison, networks: Sequence[ComparedNetwork]) -> Html:
     return tag(
         "div", room, class_="scroll", tabindex="0", role="region", aria_label="Genes and objectives"
     )
+
+
+def _spread(networks: Sequence[ComparedNetwork]) -> list[ComparedNetwork]:
+    """About `MOST_LINES` of the networks: of each front its share, both ends, and baselines."""
+    found: list[ComparedNetwork] = []
+    for run in dict.fromkeys(one.run for one in networks):
+        own = [one for one in networks if one.run == run]
+        front = {one.entry.id: one for one in own if not one.baseline}
+        most = max(2, MOST_LINES * len(front) // len(networks))
+        chosen = sample([one.entry for one in front.values()], most)
+        found += [front[entry.id] for entry in chosen]
+        found += [one for one in own if one.baseline]
+    return found
 
 
 def _lines(

@@ -36,7 +36,7 @@ class CompareQuery(BaseModel):
     Attributes:
         job: whose fronts.
         where: conditions on the networks listed.
-        retrained: whether only those trained from scratch are listed.
+        retrained: whether only those that were retrained are listed.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -133,8 +133,11 @@ def _conditions(query: CompareQuery, runs: Sequence[ComparedRun]) -> Sequence[Co
 
 def _runs(
     query: CompareQuery, token: Token, context: Context
-) -> tuple[list[Job], list[ComparedRun], list[tuple[Job, str]]]:
-    """The jobs that have a front, their runs, and those left out with the reason."""
+) -> tuple[list[Job], list[ComparedRun], list[tuple[Job | str, str]]]:
+    """The jobs that have a front, their runs, and those left out with the reason.
+
+    A job that is not there, or not for this token to see, is left out by its id.
+    """
     from nas.results.comparison import ComparedRun
     from service.api.run_cache import cached_run
 
@@ -143,8 +146,13 @@ def _runs(
         raise ProblemError(422, f"at most {MOST_FRONTS} fronts fit into one chart")
     jobs: list[Job] = []
     runs: list[ComparedRun] = []
-    left_out: list[tuple[Job, str]] = []
-    for job in (job_of(identity, token, context) for identity in wanted):
+    left_out: list[tuple[Job | str, str]] = []
+    for identity in wanted:
+        try:
+            job = job_of(identity, token, context)
+        except ProblemError:
+            left_out.append((identity, "it is not there, or not yours"))
+            continue
         if job.kind is not Kind.search:
             left_out.append((job, "it is about one network of a search and has no front"))
             continue

@@ -298,8 +298,13 @@ def test_fronts_of_unlike_qualities_share_no_chart(
 
 def test_what_has_no_front_is_left_out(server: Server, alice: httpx.Client, done: str) -> None:
     waiting = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
-    text = said(alice.get("/compare", params={"job": [waiting, done]}))
-    assert "is left out" in text and "1. first" in text
+    asked = {"job": [waiting, "0" * 20, done]}
+    text = said(alice.get("/compare", params=asked))
+    assert "it has not begun" in text
+    assert f"<code>{'0' * 20}</code> is left out: it is not there, or not yours." in text
+    assert "1. first" in text and f"/jobs/{'0' * 20}" not in text
+    lines = csv.DictReader(alice.get("/compare.csv", params=asked).text.splitlines())
+    assert {line["job"] for line in lines} == {done}
     assert "no front to draw" in said(alice.get("/compare"))
     alice.post(f"/jobs/{waiting}/cancel")
 
