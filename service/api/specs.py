@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from nas.request.resolve import blaming, find_space, resolve
 from nas.request.spec import SpaceSource
-from search_spaces.errors import NasError
+from search_spaces.errors import NasError, UsageError
 from search_spaces.space import SearchSpace
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import JobRequest
+from supernet.data.manifest import read_manifest
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,9 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     with refusing(*catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
+        if isinstance(found.space, SearchSpace) and spec.data is not None:
+            with blaming("dataset" if given.data is None else "data"):
+                _check_task(Path(spec.data), found.space)
         if spec.evaluator is None and (given.limits or given.quality != "loss"):
             # Imported late: it brings along what fits rankers, for which most have no use.
             from nas.stages.feasibility import check_costs, check_quality
@@ -67,6 +72,21 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
             with blaming("quality"):
                 check_quality(spec)
     return Search(spec.model_dump_json(), found.space.name[:200], spec.dataset[:200], spec.preset)
+
+
+def _check_task(data: Path, space: SearchSpace) -> None:
+    """Refuse prepared data that are for another task than a space.
+
+    Raises:
+        UsageError: for such data, which only the run would refuse otherwise.
+    """
+    task = read_manifest(data).task if data.is_dir() else space.task
+    if task != space.task:
+        given, needed = (one.replace("_", " ") for one in (task, space.task))
+        raise UsageError(
+            f"the data set {data.name} is for {given}, but the networks of the space {space.name} "
+            f"are for {needed}: choose a space for {given}, or data for {needed}"
+        )
 
 
 @contextmanager

@@ -319,7 +319,8 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     """
     again = _one(form, AGAIN)
     if not again:
-        return _turned(Chosen(_space(context, _one(form, "space") or DEFAULT_SPACE), form))
+        name = _one(form, "space") or _begun_with(_one(form, "dataset"), token, context)
+        return _turned(Chosen(_space(context, name), form))
     job = job_of(again, token, context)
     request = dict(job.request)
     if job.kind is not Kind.search or request.get("evaluator"):
@@ -337,6 +338,15 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     lost = [name for name in request.get("restrict", {}) if name not in rows]
     note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
     return Chosen(space, {**form, **form_of(request, space)}, toml, note, baseline)
+
+
+def _begun_with(dataset: str, token: Token, context: Context) -> str:
+    """The space that a form begins with which names none: one for the task of its data set."""
+    catalog = context.catalog.seen_by(token)
+    tasks = {one.name: one.task for one in catalog.datasets()}
+    usable = [one.name for one in _offers(catalog) if one.problem is None]
+    fitting = [name for name in usable if catalog.space(name).task == tasks.get(dataset)]
+    return fitting[0] if fitting and DEFAULT_SPACE not in fitting else DEFAULT_SPACE
 
 
 def _turned(chosen: Chosen) -> Chosen:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,19 @@ def request(folder: Path, task: TaskName = "translation", **changes: Any) -> Pre
 def run(folder: Path, task: TaskName = "translation", **changes: Any) -> Prepared:
     """Prepare what `request` asks for."""
     return prepare(request(folder, task, **changes), silent)
+
+
+@contextmanager
+def pairs_on_server(home: Path, scratch: Path) -> Iterator[str]:
+    """While a service with that home has a data set for translation; its name."""
+    folder = home / "data" / "pairs"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    write_pairs(scratch)
+    run(scratch, out=folder)
+    try:
+        yield folder.name
+    finally:
+        shutil.rmtree(folder)
 
 
 def pictures(count: int, seed: int = 0, side: int = 8) -> tuple[NDArray[Any], NDArray[Any]]:

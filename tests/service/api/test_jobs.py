@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from search_spaces.loading import dump_space
 from service.auth import Role
 from service.worker.runner import Outcome
 from tests.support import service_api_cases
+from tests.support.prepare_cases import pairs_on_server
 from tests.support.service_cases import SMOKE, Server, problem
 
 server, alice, done = service_api_cases.server, service_api_cases.alice, service_api_cases.done
@@ -92,6 +94,23 @@ def test_a_wrong_field_is_named(
     alice: httpx.Client, given: dict[str, Any], field: str, words: str
 ) -> None:
     assert words in problem(alice.post("/jobs", json=given), 422, field)
+
+
+def test_data_of_another_task_are_refused(
+    server: Server, alice: httpx.Client, tmp_path: Path
+) -> None:
+    toml = dump_space(load_space("digits"))
+    with pairs_on_server(server.settings.home, tmp_path) as name:
+        for field, given in (
+            ("/dataset", {"space": "digits", "dataset": name}),
+            ("/data", {"space": "digits", "data": name}),
+            ("/dataset", {"space_toml": toml, "dataset": name}),
+        ):
+            told = problem(alice.post("/jobs", json={"preset": "smoke", **given}), 422, field)
+            assert "is for translation" in told and "are for classification" in told
+        good = alice.post("/jobs", json={"space": "multi30k", "dataset": name})
+    assert good.status_code == 201, good.text
+    alice.post(f"/jobs/{good.json()['id']}/cancel")
 
 
 def test_every_part_of_a_request_reaches_the_spec(server: Server, alice: httpx.Client) -> None:

@@ -22,6 +22,7 @@ from tests.support import dashboard_cases
 from tests.support.cli_fakes import SMALL
 from tests.support.dashboard_cases import browser, front_of, said
 from tests.support.external_cases import GENES
+from tests.support.prepare_cases import pairs_on_server
 from tests.support.service_cases import Server
 
 server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_cases.alice
@@ -238,6 +239,20 @@ def test_another_space_leaves_the_other_fields_as_they_are(
     assert (fresh["title"], fresh["space"]) == (["first"], ["listops"])
     asked = sent(said(alice.get("/new", params={"dataset": "digits"})))
     assert asked["dataset"] == ["digits"]
+
+
+def test_a_form_is_for_the_task_of_its_data(
+    server: Server, alice: httpx.Client, tmp_path: Path
+) -> None:
+    form = whole_form(alice)
+    with pairs_on_server(server.settings.home, tmp_path) as name:
+        begun = sent(said(alice.get("/new", params={"dataset": name})))
+        found = checked(alice, form | {"dataset": [name]})
+        refused = said(alice.post("/new", data=form | {"dataset": [name]}), 422)
+    assert load_space(begun["space"][0]).task == "translation" and begun["dataset"] == [name]
+    assert found["field"] == "dataset"
+    assert "is for translation" in found["problem"] and "is for translation" in refused
+    assert sent(said(alice.get("/new", params={"dataset": "digits"})))["space"] == ["digits"]
 
 
 def test_the_check_refuses_what_a_submission_would(alice: httpx.Client) -> None:
