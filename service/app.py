@@ -31,6 +31,7 @@ from service.api.routes import (
 from service.api.space_reader import SpaceReader
 from service.api.thread_pools import READING, ThreadPools
 from service.dashboard import router as dashboard
+from service.dashboard.pages import install as install_pages
 from service.data_uploads import DataUploads
 from service.jobs.store import Store, open_store
 from service.settings import Settings
@@ -81,6 +82,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     app.include_router(dashboard, include_in_schema=False)
     _describe(app)
     problems.install(app)
+    install_pages(app)
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
     return app
 

@@ -104,7 +104,8 @@ def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if COLUMN + role in given and task in tasks.split()
     }
     asked: dict[str, Any] = {"columns": columns, "skip_bad": "skip_bad" in given}
-    asked |= {name: given[name] for name in ("task", "group_by", "image_size") if name in given}
+    others = ["task", "group_by", *(["image_size"] if task == "classification" else [])]
+    asked |= {name: given[name] for name in others if name in given}
     try:
         made = DataOptions(**asked)
     except ValidationError as error:

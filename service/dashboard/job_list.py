@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 from urllib.parse import urlencode
 
@@ -23,7 +24,7 @@ from service.api.routes.jobs import edit, listed
 from service.api.routes.results import folder_of, reads_runs
 from service.api.schemas import JobEdit, JobQuery
 from service.auth import Role
-from service.dashboard.pages import Form, Page, log_in, page, site_path
+from service.dashboard.pages import Form, Page, error_page, log_in, page, site_path
 from service.jobs.listing import Order
 from service.jobs.states import Kind, State
 
@@ -83,18 +84,27 @@ def jobs(request: Request, context: InContext, query: Annotated[ListQuery, Query
 def words(
     request: Request, job: AnyJob, token: Submitter, context: InContext, form: Form
 ) -> Response:
-    """Change title, tags and notes, and go back to where they were changed."""
+    """Change title, tags and notes, and go back to where they were changed.
+
+    Where that cannot be done, the form is shown again as it was filled in.
+    """
     given: dict[str, Any] = {
         name: form[name][0].replace("\r\n", "\n") for name in ("title", "notes") if name in form
     }
     if "tags" in form:
         given["tags"] = split_words("tags", form["tags"])
+    came_from = form.get("back", [request.headers.get("referer", "")])[0]
+    back = site_path(came_from) or "/"
     try:
         edit(job, JobEdit(**given), token, context)
     except ValidationError as error:
-        raise ProblemError(422, first_problem(error)) from error
-    back = site_path(request.headers.get("referer", "")) or "/"
-    return RedirectResponse(back, status_code=303)
+        problem = ProblemError(422, first_problem(error))
+    except ProblemError as error:
+        problem = error
+    else:
+        return RedirectResponse(back, status_code=303)
+    filled_in = replace(job, **given)
+    return error_page(request, problem.status, problem.detail, back, "words", job=filled_in)
 
 
 @router.get("/jobs/{job_id}/curve.svg")

@@ -8,12 +8,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.exceptions import HTTPException
 
 from service.api.dependencies import (
     COOKIE,
@@ -42,7 +43,14 @@ HEADERS = {"Content-Security-Policy": POLICY, "Referrer-Policy": "same-origin"}
 MOST_FIELDS = 3000
 LONGEST_S = 30 * 86400  # that a cookie is kept
 SIZES = ("bytes", "kB", "MB", "GB")
-HEADINGS = {404: "There is no such page", 409: "Not now", 422: "That does not work"}
+HEADINGS = {
+    404: "There is no such page",
+    405: "There is no such page",
+    409: "Not now",
+    422: "That does not work",
+}
+API = "/api/"  # how the paths of programs begin, which are told in JSON
+KEPT_HEADERS = ("retry-after", "allow")  # of a problem, on the page that tells it
 
 log = logging.getLogger("service.dashboard")
 
@@ -78,6 +86,29 @@ def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLR
     return HTMLResponse(body, status_code=status, headers=HEADERS)
 
 
+def error_page(
+    request: Request,
+    status: int,
+    detail: str,
+    back: str | None,
+    name: str = "error",
+    **values: Any,
+) -> HTMLResponse:
+    """A page that says why something cannot be done.
+
+    Args:
+        request: it answers.
+        status: HTTP status.
+        detail: the reason, as a part of a sentence.
+        back: where the reader came from; None where no link leads back.
+        name: of a template that shows more.
+        values: what that reads.
+    """
+    heading = HEADINGS.get(status, HTTPStatus(status).phrase)
+    told = {"heading": heading, "detail": clipped(for_pages(detail)), "back": back}
+    return page(request, name, status, **told, **values)
+
+
 class Page(Route):
     """A route whose errors are pages too; without a good token the answer is the login page."""
 
@@ -96,29 +127,51 @@ class Page(Route):
 
 async def _error_page(request: Request, error: Exception) -> HTMLResponse:
     if isinstance(error, RequestValidationError) and error.errors()[0]["loc"][0] == "path":
-        path = request.url.path
-        error = ProblemError(404, f"there is nothing at {path[:100]!r}, which may be cut off")
+        error = ProblemError(404, _nothing_at(request))
     handlers = request.app.exception_handlers
     known = next((handlers[kind] for kind in type(error).__mro__ if kind in handlers), None)
     if known is None:
         log.error("unexpected error", exc_info=error)
     answer = unexpected() if known is None else await known(request, error)
-    detail = clipped(for_pages(answer.marked.detail))
     if answer.status_code == HTTPStatus.UNAUTHORIZED:
         return page(request, "login", answer.status_code, problem=None, target=_opened(request))
-    heading = HEADINGS.get(answer.status_code, answer.marked.title)
     back = site_path(request.headers.get("referer", "")) if request.method == "POST" else None
-    shown = page(request, "error", answer.status_code, heading=heading, detail=detail, back=back)
-    if "retry-after" in answer.headers:
-        shown.headers["Retry-After"] = answer.headers["retry-after"]
+    shown = error_page(request, answer.status_code, answer.marked.detail, back)
+    shown.headers.update({n: answer.headers[n] for n in KEPT_HEADERS if n in answer.headers})
     return shown
 
 
+def _nothing_at(request: Request) -> str:
+    return f"there is nothing at {request.url.path[:100]!r}, which may be cut off"
+
+
+def install(app: FastAPI) -> None:
+    """Let browsers have a page also where no route answers, outside of the API."""
+    for status in (404, 405):
+        app.add_exception_handler(status, _unanswered)
+
+
+async def _unanswered(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    if request.url.path.startswith(API) or "text/html" not in request.headers.get("accept", ""):
+        answer: Response = await request.app.exception_handlers[HTTPException](request, error)
+        return answer
+    detail = str(error.detail)
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        detail = _nothing_at(request)
+    elif request.method == "GET":
+        detail = f"{request.url.path[:100]!r} takes a form and shows nothing by itself"
+    return await _error_page(request, HTTPException(error.status_code, detail))
+
+
 def _opened(request: Request) -> str:
-    """The address to go to after logging in: the one that was asked for, or its form's page."""
+    """The address to go to after logging in: the one that was asked for, or its form's page.
+
+    A token in it was not good: it would be tried again in place of the one that is typed in.
+    """
     if request.method == "GET":
-        query = f"?{request.url.query}" if request.url.query else ""
-        return request.url.path + query
+        asked = [pair for pair in request.query_params.multi_items() if pair[0] != "token"]
+        return f"{request.url.path}?{urlencode(asked)}" if asked else request.url.path
     return site_path(request.headers.get("referer", "")) or "/"
 
 
@@ -188,6 +241,12 @@ def log_in(request: Request, context: Context, secret: str, target: str = "/") -
         secure=request.scope["scheme"] == "https",  # a trusted proxy may say so
     )
     return answer
+
+
+@router.get("/login")
+async def login_page() -> Response:
+    """To the jobs, which ask for a login; browsers come here again after a wrong token."""
+    return RedirectResponse("/", status_code=303)
 
 
 @router.post("/login")
@@ -290,7 +349,10 @@ def event_text(event: Mapping[str, Any]) -> str:
         case "EvaluationFailed":
             return f"{event['architecture_id']} failed ({event['kind']}): {event['reason']}"
         case "FrontUpdated":
-            return f"{len(event['points'])} networks, hypervolume {event['hypervolume']:.3f}"
+            from nas.report import words
+
+            front = words.plural(len(event["points"]), "network")
+            return f"{front}, hypervolume {event['hypervolume']:.3f}"
         case "StageFinished":
             return f"{event['stage']}: {event['seconds']:.1f} s"
         case "DurationTold":

@@ -153,19 +153,17 @@ def new(request: Request, token: Submitter, context: InContext) -> Response:
 
 @router.post("/new")
 async def submit(request: Request, token: Submitter, context: InContext, form: Form) -> Response:
-    """Submit what the form holds; what is wrong with it is said above it."""
+    """Submit what the form holds; why that cannot be done is said above it."""
     run = context.thread_pools.spaces.run
     chosen = await run(lambda: _chosen(form, token, context))
     try:
         made, _ = await run(lambda: jobs.begin_search(_asked(chosen), token, context))
     except ValidationError as error:
-        problem = first_problem(error, mark)
+        problem = ProblemError(422, first_problem(error, mark))
     except UsageError as error:
-        problem = error.marked
+        problem = ProblemError(422, error.marked)
     except ProblemError as error:
-        if error.status not in (403, 422):
-            raise
-        problem = error.detail
+        problem = error
     else:
         return RedirectResponse(f"/jobs/{made.id}", status_code=303)
     return await run(lambda: _form_page(request, token, context, chosen, problem))
@@ -247,20 +245,24 @@ def _remaining(chosen: Chosen, context: Context) -> int | None:
 
 
 def _form_page(
-    request: Request, token: Token, context: Context, chosen: Chosen, problem: str | None = None
+    request: Request,
+    token: Token,
+    context: Context,
+    chosen: Chosen,
+    problem: ProblemError | None = None,
 ) -> Response:
     form, space = chosen.form, chosen.space
     remaining: int | None = 0
     try:
         remaining = _remaining(chosen, context)
     except ProblemError as error:
-        problem = problem or error.detail
+        problem = problem or error
     offers = _offers(context.catalog.seen_by(token))
-    return page(
+    answer = page(
         request,
         "new",
-        422 if problem else 200,
-        problem=problem,
+        problem.status if problem else 200,
+        problem=problem and problem.detail,
         note=chosen.note,
         again=_one(form, AGAIN),
         space=space,
@@ -279,6 +281,8 @@ def _form_page(
         remaining=remaining,
         limits={name: _one(form, LIMIT + name) for name in COSTS},
     )
+    answer.headers.update(problem.headers if problem else {})
+    return answer
 
 
 def _offers(catalog: Catalog) -> list[Offer]:

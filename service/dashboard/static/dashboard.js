@@ -129,6 +129,7 @@
 
   const chosen = document.getElementById("chosen");
   const picked = [];  // ids, the last two that were clicked
+  let seen = [];  // those of them that are on the page
 
   // The address of the page names what is shown, so that it can be sent and loaded again.
   function remembered() {
@@ -140,22 +141,37 @@
 
   const asked = () => picked.map((one) => `id=${encodeURIComponent(one)}`).join("&");
 
+  async function networks(query) {
+    const answer = await fetch(`${chosen.dataset.networks}?${query}`);
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (answer.ok) return page;
+    throw new Error(page.querySelector("[role=alert]")?.textContent ?? `The service answered ${answer.status}.`);
+  }
+
+  // What cannot be shown can be clicked again.
+  function fail(error) {
+    picked.splice(0, picked.length, ...seen);
+    remembered();
+    chosen.querySelector(":scope > .fault")?.remove();
+    chosen.append(element("p", error.message, "fault"));
+  }
+
   async function show(id) {
     if (picked.includes(id)) return;
     picked.push(id);
     if (picked.length > 2) picked.shift();
     remembered();
     const query = asked();
-    const answer = await fetch(`${chosen.dataset.networks}?${query}`);
-    const text = await answer.text();
+    const page = await networks(query).catch((error) => { if (query === asked()) fail(error); });
     // Others may have been clicked meanwhile, or closed.
-    if (!answer.ok || query !== asked()) return;
-    const page = new DOMParser().parseFromString(text, "text/html");
+    if (!page || query !== asked()) return;
+    seen = [...picked];
     const clear = document.createElement("button");
     clear.type = "button";
     clear.textContent = "Close";
     clear.addEventListener("click", () => {
       picked.length = 0;
+      seen = [];
       remembered();
       chosen.replaceChildren();
     });
@@ -252,7 +268,10 @@
       if (problem.textContent !== (found.problem ?? "")) problem.textContent = found.problem ?? "";
       mark(found.field);
       if (found.remaining === null) shown.textContent = shown.dataset.around;
-      else shown.replaceChildren(element("strong", found.remaining), " networks remain");
+      else {
+        const what = found.remaining === "1" ? "network remains" : "networks remain";
+        shown.replaceChildren(element("strong", found.remaining), ` ${what}`);
+      }
       if (found.problem) duration.textContent = "";
       else tell(number, body);
     }
@@ -469,17 +488,21 @@
   // Sends what the service has not got yet; a file that is on its way goes on there. The upload.
   async function uploadData(form, bar, say) {
     const [file] = form.elements.file.files;
-    const { name, task, image_size, group_by, skip_bad } = form.elements;
+    const { name, task, group_by, skip_bad } = form.elements;
     const known = await ask("GET", "/api/v1/data");
     const same = (one) =>
       one.state === "coming" && one.name === name.value && one.file === file.name && one.bytes === file.size
       && [null, String(file.lastModified)].includes(localStorage.getItem(changed(one.id)));
-    const named = [...form.querySelectorAll("label:not([hidden]) [name^='column.']")].filter((one) => one.value);
+    // What the form does not show is of another task.
+    const filled = (name) =>
+      [...form.querySelectorAll(`label:not([hidden]) [name^='${name}']`)].filter((one) => one.value);
+    const named = filled("column.");
+    const [side] = filled("image_size");
     const how = {
       task: task.value,
       skip_bad: skip_bad.checked,
       columns: Object.fromEntries(named.map((one) => [one.name.slice("column.".length), one.value])),
-      ...(image_size.value && { image_size: Number(image_size.value) }),
+      ...(side && { image_size: Number(side.value) }),
       ...(group_by.value && { group_by: group_by.value }),
     };
     const wanted = { name: name.value, file: file.name, bytes: file.size, ...how };

@@ -78,6 +78,7 @@ def test_marks_reach_from_the_first_to_the_last(count: int, marks: int | None) -
 BEGUN = {"event": "StageStarted", "stage": "supernet", "label": "Train", "total": 4}
 STEP = {"event": "Progress", "stage": "supernet", "done": 1, "total": 4}
 ENDED = {"event": "StageFinished", "stage": "supernet", "seconds": 2.5}
+FRONT = {"event": "FrontUpdated", "hypervolume": 0.5}
 
 
 @pytest.fixture
@@ -111,6 +112,8 @@ def test_time_left_follows_from_the_steps_done(running: Job) -> None:
         ({**STEP, "message": "loss 2"}, "supernet: 1 of 4, loss 2"),
         (ENDED, "supernet: 2.5 s"),
         (BEGUN, "Train"),
+        ({**FRONT, "points": [{}]}, "1 network, hypervolume 0.500"),
+        ({**FRONT, "points": [{}, {}]}, "2 networks, hypervolume 0.500"),
         ({"event": "StateChanged", "before": "queued", "state": "running"}, "queued → running"),
         ({"event": "StateChanged", "before": None, "state": "queued"}, "queued"),
         ({"event": "CancelRequested"}, ""),

@@ -88,6 +88,20 @@ def test_a_wrong_link_does_not(server: Server) -> None:
     assert "set-cookie" not in answer.headers
 
 
+def test_after_a_wrong_link_a_token_can_be_typed_in(server: Server) -> None:
+    with browser(server, None) as client:
+        text = said(client.get("/", params={"token": "nas_guess", "kind": "search"}), 401)
+        hidden = re.search(r'name="target" value="([^"]*)"', text)
+        assert hidden and html.unescape(hidden[1]) == "/?kind=search"
+        answer = client.post("/login", data={"token": server.token(), "target": hidden[1]})
+        said(client.get(answer.headers["location"]))
+
+
+def test_the_address_of_a_login_leads_to_the_jobs(server: Server) -> None:
+    answer = httpx.get(f"{server.url}/login")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/")
+
+
 def test_a_link_on_another_site_does_not(server: Server) -> None:
     headers = {"Sec-Fetch-Site": "cross-site"}
     answer = httpx.get(f"{server.url}/", params={"token": server.token()}, headers=headers)

@@ -186,6 +186,11 @@ def test_a_form_counts_what_it_keeps(page: Page) -> None:
     expect(remaining).to_contain_text("51,660 networks")
     page.locator('[name="gene:encoder.ffn_dim"][value="4"]').uncheck()
     expect(page.locator("#problem")).to_contain_text("at least one")
+    page.locator('[name="gene:encoder.ffn_dim"][value="4"]').check()
+    others = page.locator(".gene:not([aria-label='FFN size']) label:not(:last-child) input")
+    for box in others.all():
+        box.uncheck()
+    expect(remaining).to_have_text("1 network remains")
     expect(page.get_by_role("button", name="Count")).to_be_hidden()
 
 
@@ -267,6 +272,31 @@ def test_of_two_clicks_the_last_one_counts(page: Page, server: Server, done: str
     answer.value.finished()
     page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
     expect(cards).to_have_count(2)
+
+
+def test_a_network_that_could_not_be_shown_can_be_clicked_again(
+    chromium: playwright.Browser, server: Server, done: str
+) -> None:
+    refused = {"status": 503, "content_type": "text/html", "body": "<p role=alert>Busy.</p>"}
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('alice')}")
+        page.goto(f"{server.url}/jobs/{done}")
+        cards, fault = page.locator("#chosen .network"), page.locator("#chosen .fault")
+        links = page.locator("#part-table a[data-network]")
+        links.nth(0).press("Enter")
+        expect(cards).to_have_count(1)
+        page.route("**/networks?*", lambda route: route.fulfill(**refused), times=1)
+        links.nth(1).press("Enter")
+        expect(fault).to_have_text("Busy.")
+        expect(cards).to_have_count(1)
+        assert page.url.count("network=") == 1
+        page.route("**/networks?*", lambda route: route.abort(), times=1)
+        links.nth(1).press("Enter")
+        expect(fault).to_have_text("Failed to fetch")
+        links.nth(1).press("Enter")
+        expect(cards).to_have_count(2)
+        expect(fault).to_have_count(0)
 
 
 def test_fronts_are_compared_and_the_address_is_sent(
@@ -587,6 +617,28 @@ def test_columns_are_named_and_what_data_hold_is_shown(page: Page, tmp_path: Pat
     expect(page.get_by_role("row").filter(has_text="50.0%")).to_have_count(2)
     page.get_by_role("link", name="Search with it").click()
     expect(page.get_by_label("Data set")).to_have_value("reviews")
+
+
+def test_what_the_form_of_data_does_not_show_is_not_sent(
+    chromium: playwright.Browser, server: Server, tmp_path: Path
+) -> None:
+    file = tmp_path / "pairs.jsonl"
+    file.write_text('{"source": "a", "target": "b"}\n')
+    with chromium.new_context() as context:
+        page = context.new_page()
+        page.goto(f"{server.url}/?token={server.token('erin')}")
+        page.goto(f"{server.url}/data")
+        form = page.locator("form.data-upload")
+        form.get_by_label("File").set_input_files(file)
+        for task, side in (("translation", None), ("classification", 28)):
+            form.get_by_label("What it is for").select_option("classification")
+            form.get_by_label("Side of pictures").fill("28")
+            form.get_by_label("What it is for").select_option(task)
+            form.get_by_label("Name").fill(task)
+            with page.expect_request(lambda one: one.method == "POST") as sent:
+                form.get_by_role("button", name="Upload").click()
+            assert sent.value.post_data_json.get("image_size") == side
+            expect(form.get_by_role("button", name="Upload")).to_be_enabled()
 
 
 def test_a_search_is_sent_again_with_changes(page: Page, server: Server, done: str) -> None:

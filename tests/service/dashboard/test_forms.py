@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from search_spaces.loading import dump_space, load_space, parse_space
 from service.api.schemas import DurationOut, StageDurationOut
 from service.api.space_reader import SpaceReader
 from service.auth import Role
+from service.dashboard.data import _options
 from service.dashboard.submission import Chosen, form_of, genes, read_form
 from service.jobs.listing import Filter
 from tests.support import dashboard_cases
@@ -38,6 +40,9 @@ def test_the_form_shows_the_genes_and_counts(alice: httpx.Client) -> None:
     some = {"gene:encoder.num_heads": "1", "gene:encoder.ffn_dim": "4"}
     less = said(alice.get("/new", params={**kept, **some, "gene:encoder.embed_dim": ["4", "8"]}))
     assert "<strong>4</strong> networks remain" in less
+    kept["gene:encoder.attention"] = "omni"
+    one = said(alice.get("/new", params={**kept, **some, "gene:encoder.embed_dim": "4"}))
+    assert "<strong>1</strong> network remains" in one
 
 
 @pytest.mark.parametrize("space", ["wmt14", "multi30k", "wikitext103-xl", "listops"])
@@ -96,6 +101,19 @@ def test_what_is_wrong_is_said_and_the_form_kept(
     form = {**whole_form(alice), name: values}
     text = said(alice.post("/new", data=form), 422)
     assert said_ in text and 'value="by form"' in text
+
+
+def test_what_keeps_a_job_out_for_now_leaves_the_form_as_it_was(tmp_path: Path) -> None:
+    with (
+        Server(tmp_path, queued_per_owner=1) as server,
+        browser(server, server.token("alice")) as client,
+    ):
+        form = whole_form(client) | {"notes": ["much to say"]}
+        assert client.post("/new", data=form).status_code == 303
+        answer = client.post("/new", data=form)
+        text = said(answer, 429)
+    assert answer.headers["retry-after"] == "60" and 'value="by form"' in text
+    assert "much to say" in text and 'class="search"' in text
 
 
 def checked(client: httpx.Client, form: dict[str, list[str]]) -> dict[str, Any]:
@@ -338,6 +356,17 @@ def sent(page: str) -> dict[str, list[str]]:
 def test_what_is_no_form_is_refused(alice: httpx.Client) -> None:
     said(alice.post("/new", content=b"\xff\xfe"), 422)
     said(alice.post("/new", content=b"a=1&" * 4000), 422)
+
+
+# -- data ------------------------------------------------------------------------------------------
+
+
+def test_of_a_preparation_only_the_fields_of_its_task_count() -> None:
+    form = {"image_size": ["28"], "column.label": ["verdict"], "group_by": ["author"]}
+    pictures = _options({**form, "task": ["classification"]})
+    assert (pictures["image_size"], pictures["columns"]) == (28, {"label": "verdict"})
+    pairs = _options({**form, "task": ["translation"]})
+    assert (pairs["image_size"], pairs["columns"], pairs["group_by"]) == (None, {}, "author")
 
 
 # -- retraining -----------------------------------------------------------------------------------

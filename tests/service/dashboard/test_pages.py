@@ -104,11 +104,26 @@ def test_words_are_changed_in_the_list(server: Server, alice: httpx.Client) -> N
     assert 'href="/?kind=search&amp;tag=c&amp;sort=work&amp;backwards=True"' in text
     assert alice.post(f"/jobs/{job}/words", data=given).headers["location"] == "/"
     said(alice.post(f"/jobs/{job}/words", data={"tags": "ä"}), 422)
+    wrong = {"title": "kept", "tags": ".x", "notes": "long\r\nthoughts"}
+    text = said(alice.post(f"/jobs/{job}/words", data=wrong, headers=headers), 422)
+    assert 'value="kept"' in text and 'value=".x"' in text and "long\nthoughts" in text
+    assert 'name="back" value="/?kind=search"' in text
+    mended = {**wrong, "tags": "x", "back": "/?kind=search"}
+    there = {"Referer": f"{server.url}/jobs/{job}/words"}
+    answer = alice.post(f"/jobs/{job}/words", data=mended, headers=there)
+    assert answer.headers["location"] == "/?kind=search"
     alice.post(f"/jobs/{job}/words", data={"notes": "\r\nthree"})
     assert ">\n\nthree</textarea>" in said(alice.get("/"))  # browsers drop the first line break
     with browser(server, server.token("alice", Role.reader)) as reader:
         assert "/words" not in said(reader.get("/"))
         said(reader.post(f"/jobs/{job}/words", data=given), 403)
+
+
+def test_a_browser_takes_the_tags_that_the_service_takes(alice: httpx.Client, done: str) -> None:
+    pattern = re.search(r'name="tags"[^>]* pattern="([^"]*)"', said(alice.get("/")))
+    assert pattern is not None
+    for text, good in (("a, b  v1.5", True), ("", True), (".x", False), ("x" * 33, False)):
+        assert bool(re.fullmatch(html.unescape(pattern[1]), text)) is good
 
 
 def test_the_curve_is_a_picture(alice: httpx.Client, done: str) -> None:
@@ -321,6 +336,21 @@ def test_pages_are_no_part_of_the_api(server: Server) -> None:
     paths = server.client("alice").get("/openapi.json").json()["paths"]
     assert all(path.startswith(("/api/v1/", "/healthz", "/readyz", "/metrics")) for path in paths)
     problem(server.client("alice").get("/nothing"), 404)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/nope", 404), ("/logout", 405), ("/data/finish", 405), ("/jobs/0/words", 405)],
+)
+def test_where_no_page_is_browsers_get_one_and_programs_none(
+    alice: httpx.Client, path: str, status: int
+) -> None:
+    answer = alice.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
+    text = said(answer, status)
+    assert "There is no such page" in text and path in text
+    assert answer.headers.get("allow") == (None if status == 404 else "POST")
+    problem(alice.get(path), status)
+    problem(alice.get("/api/v1/nope", headers={"Accept": "text/html"}), 404)
 
 
 def test_the_api_is_described_for_people(server: Server, alice: httpx.Client) -> None:
