@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,9 @@ def _check_pages(pages: httpx.Client, job: str, network: str) -> None:
         page = pages.get(path)
         assert page.status_code == 200, page.text
     assert "width" in pages.get(f"/jobs/{job}/networks?id={network}").text
+    whole = pages.get(f"/jobs/{job}").text
+    linked = re.findall(r'href="#([^"]*)"', whole.partition('aria-label="Sections"')[2])
+    assert "ranker" in linked and all(f'id="{one}"' in whole for one in linked)
 
 
 def _more(what: str) -> dict[str, str]:

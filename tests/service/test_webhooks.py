@@ -287,6 +287,7 @@ def test_an_owner_is_told_when_a_job_ends_and_sees_the_answers(server: Server) -
     with browser(server, server.token("alice")) as page:
         text = said(page.get("/webhook"))
         assert job in text and "201 thank" in text and made["secret"] not in text
+        assert "Times are UTC." in text
         assert page.post("/webhook", data={"remove": "yes"}).status_code == 303
     problem(alice.delete("/webhook"), 404)
 

@@ -83,6 +83,19 @@ def test_what_the_form_has_no_control_for_is_asked_again(alice: httpx.Client, do
     assert 'type="hidden"' not in plain[plain.index('role="search"') :].partition("</form>")[0]
 
 
+def test_a_tag_that_no_job_has_stays_in_the_form(tmp_path: Path) -> None:
+    with Server(tmp_path) as server, browser(server, server.token("alice")) as client:
+        assert "<option selected>old</option>" in said(client.get("/?tag=old"))
+        server.store.jobs.submit(submission(tags=("new",)))
+        text = said(client.get("/?tag=old"))
+        assert "<option selected>old</option>" in text and ">new</option>" in text
+        assert ">old</option>" not in said(client.get("/?tag=new"))
+
+
+def test_moments_say_their_zone(alice: httpx.Client) -> None:
+    assert "Times and days are UTC." in said(alice.get("/"))
+
+
 def test_older_jobs_are_on_the_next_page(tmp_path: Path) -> None:
     with Server(tmp_path) as server, browser(server, server.token("alice")) as client:
         for number in range(26):
