@@ -48,7 +48,8 @@ from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import PAIRS
 from supernet.data.text_batches import pair_batches
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import TranslationModel
 from supernet.tasks.bleu import corpus_bleu
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.translating import StepwiseTranslator, translate_lines
@@ -202,26 +203,27 @@ def attended(job: Job) -> float | None:
     return attended_share(network, batches)
 
 
-def _opened(job: Job) -> tuple[TranslationTask, FixedTranslation]:
+def _opened(job: Job) -> tuple[TranslationTask, StandAlone]:
     """The task and the trained network."""
     task, network = _untrained(job)
     network.network.load_state_dict(load(job.weights)["model"])
     return task, network
 
 
-def _untrained(job: Job) -> tuple[TranslationTask, FixedTranslation]:
+def _untrained(job: Job) -> tuple[TranslationTask, StandAlone]:
     """The task and the network as it is before training."""
     variant, folder = VARIANTS[job.variant], Path(job.data)
     data = PAIRS.open(folder)
     assert data.target_tokenizer is not None
     settings = variant.settings(data.target_tokenizer.vocab_size)
     task = TranslationTask(data, settings, lambda: PAIRS.open_test(folder))
-    return task, FixedTranslation(settings, variant.architecture, TRAINING.dropout)
+    network = StandAlone(TranslationModel, settings, variant.architecture, TRAINING.dropout)
+    return task, network
 
 
 def _bleu(
     task: TranslationTask,
-    network: FixedTranslation,
+    network: StandAlone,
     sources: Sequence[str],
     references: Sequence[str],
 ) -> float:

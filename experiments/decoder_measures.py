@@ -24,11 +24,12 @@ from supernet.attention.softmax import SoftmaxKernel, unpacked
 from supernet.data.text_batches import PairBatch
 from supernet.data.tokenizer import BOS
 from supernet.decoding_state import DecodingState
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import TranslationModel
 
 
 @torch.inference_mode()
-def attended_share(network: FixedTranslation, batches: Iterable[PairBatch]) -> float:
+def attended_share(network: StandAlone, batches: Iterable[PairBatch]) -> float:
     """Mean over layers, heads and target tokens of ``exp(entropy of the weights) / source length``.
 
     1 is a plain mean over the source, and 1 / length a look at one token.
@@ -113,7 +114,7 @@ def time_per_token(networks: Sequence[Network]) -> list[list[float]]:
     Args:
         networks: settings, which must allow the longest of `LENGTHS`, and architecture.
     """
-    models = [FixedTranslation(*network).eval() for network in networks]
+    models = [StandAlone(TranslationModel, *network).eval() for network in networks]
     states = [[_prefix(model, length - WINDOW) for length in LENGTHS] for model in models]
     samples = np.zeros((ROUNDS, len(models), len(LENGTHS)))
     for number in range(-1, ROUNDS):  # the first round warms up
@@ -124,7 +125,7 @@ def time_per_token(networks: Sequence[Network]) -> list[list[float]]:
     return medians
 
 
-def _prefix(model: FixedTranslation, length: int) -> DecodingState:
+def _prefix(model: StandAlone, length: int) -> DecodingState:
     """The state after `length` tokens."""
     state = model.start(torch.full((1, SOURCE_LENGTH), BOS))
     if length == 0:
@@ -132,7 +133,7 @@ def _prefix(model: FixedTranslation, length: int) -> DecodingState:
     return model.step(torch.full((1, length), BOS), state)[1]
 
 
-def _window_ms(model: FixedTranslation, state: DecodingState) -> float:
+def _window_ms(model: StandAlone, state: DecodingState) -> float:
     token = torch.full((1, 1), BOS)
     started = time.perf_counter()
     for _ in range(WINDOW):

@@ -38,9 +38,8 @@ from supernet.attention.base import AttentionKernel
 from supernet.attention.linear import CosformerKernel
 from supernet.attention.softmax import SoftmaxKernel
 from supernet.beam_search import BeamSettings, beam_search
+from supernet.building import build_supernet
 from supernet.loss import IGNORED, smoothed_cross_entropy
-from supernet.models import build_classifier_supernet
-from supernet.sequence_models import build_translation_supernet
 
 MAX_BATCH = 64
 BATCH_FLOPS = 10**10  # large networks get fewer examples, so that a step takes a second at most
@@ -92,7 +91,7 @@ def step_ratio(space: SearchSpace, kind: AttentionKind, seconds: float) -> StepR
     """
     torch.manual_seed(0)
     architecture = largest_network(space, kind)
-    supernet = build_classifier_supernet(space)
+    supernet: Any = build_supernet(space)
     plain = plain_twin(supernet, architecture)
     inputs, labels_B = _batch(space, _batch_size(space, architecture))
     logits = partial(supernet, inputs, architecture), partial(plain, inputs)
@@ -108,7 +107,7 @@ def translation_step_ratio(space: SearchSpace, seconds: float) -> StepRatio:
     """
     torch.manual_seed(0)
     architecture = largest_network(space, "softmax")
-    supernet = build_translation_supernet(space)
+    supernet: Any = build_supernet(space)
     plain = plain_translation(supernet, architecture)
     source_BM, target_BN, labels_BN = _sentences(space, _batch_size(space, architecture))
     logits = (
@@ -306,7 +305,7 @@ def beam_decoders(space: SearchSpace, sentences: int) -> dict[str, Decoder]:
     """
     torch.manual_seed(0)
     architecture = largest_network(space, "softmax")
-    supernet = build_translation_supernet(space).eval()
+    supernet: Any = build_supernet(space).eval()
     plain = PlainDecoding(plain_translation(supernet, architecture))
     lengths = torch.randint(11, 17, (sentences,))
     real_SM = torch.arange(16) < lengths[:, None]
@@ -372,7 +371,7 @@ def decoding_steps(
         positions: tokens that were decoded before.
     """
     torch.manual_seed(0)
-    supernet = build_translation_supernet(space).eval()
+    supernet: Any = build_supernet(space).eval()
     source_1M = torch.randint(EOS + 1, supernet.vocab_size, (1, 16))
     before = supernet.start(source_1M, largest_network(space, kind))
     text_RN = torch.randint(EOS + 1, supernet.vocab_size, (ROWS, max(positions)))

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container
-from typing import overload
+from collections.abc import Callable, Container
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
-from supernet.models import EncoderClassifier, EncoderEmbedder, FixedEmbedder, FixedNetwork
-from supernet.sequence_models import (
-    FixedLanguageModel,
-    FixedTranslation,
-    LanguageModel,
-    TranslationModel,
-)
+from search_spaces.settings import ModelSettings
+from supernet.decoding_state import DecodingState
+from supernet.models import EncoderClassifier, EncoderEmbedder
+from supernet.plan import plans_of_network
+from supernet.sequence_models import LanguageModel, SequenceModel, TranslationModel
 from supernet.slices import prefix
 
 # What the name of a layer's parameter begins with.
@@ -24,17 +23,54 @@ BLOCK = re.compile(r"^(encoder|decoder)\.blocks\.(\d+)\.")
 OUTPUT = re.compile(r"^(?:(ffn)\.outer|(\w*?)attention\.projections\.[^.]+\.output)(?=\.)")
 
 Supernet = EncoderClassifier | EncoderEmbedder | TranslationModel | LanguageModel
-StandAlone = FixedNetwork | FixedEmbedder | FixedTranslation | FixedLanguageModel
 
 
-@overload
-def extract(supernet: EncoderClassifier, architecture: Architecture) -> FixedNetwork: ...
-@overload
-def extract(supernet: EncoderEmbedder, architecture: Architecture) -> FixedEmbedder: ...
-@overload
-def extract(supernet: TranslationModel, architecture: Architecture) -> FixedTranslation: ...
-@overload
-def extract(supernet: LanguageModel, architecture: Architecture) -> FixedLanguageModel: ...
+class StandAlone(nn.Module):
+    """One network on its own: exactly its parameters, called without its architecture.
+
+    Args:
+        model: makes the task's model, as the classes of `Supernet` do.
+        settings: of the model.
+        architecture: the network.
+        dropout: in training.
+    """
+
+    def __init__(
+        self,
+        model: Callable[..., Supernet],
+        settings: ModelSettings,
+        architecture: Architecture,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.architecture = architecture
+        self.network = model(settings, *plans_of_network(settings, architecture), dropout)
+
+    def forward(self, *inputs: Tensor, **further: Tensor) -> Any:
+        """As the model's, which takes the architecture behind the inputs that it needs."""
+        needed = 2 if isinstance(self.network, TranslationModel) else 1
+        return self.network(*inputs[:needed], self.architecture, *inputs[needed:], **further)
+
+    def start(self, before_BM: Tensor | None = None) -> DecodingState:
+        """As the model's: sources of a translation, or the context of a language model."""
+        if isinstance(self.network, LanguageModel):
+            return self.network.start(self.architecture, before_BM)
+        assert isinstance(self.network, TranslationModel) and before_BM is not None
+        return self.network.start(before_BM, self.architecture)
+
+    def step(
+        self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
+    ) -> tuple[Tensor, DecodingState]:
+        """As `SequenceModel.step`."""
+        assert isinstance(self.network, SequenceModel)
+        return self.network.step(tokens_BN, state, mask_BN)
+
+    def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
+        """As `SequenceModel.prefill`."""
+        assert isinstance(self.network, SequenceModel)
+        return self.network.prefill(tokens_BN, state)
+
+
 def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
     """The stand-alone network of an architecture with the supernet's weights (copies).
 
@@ -47,7 +83,7 @@ def extract(supernet: Supernet, architecture: Architecture) -> StandAlone:
         architecture: the network to cut out.
     """
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away
-        network = supernet.alone(architecture)
+        network = StandAlone(type(supernet), supernet.settings, architecture)
     network.to(next(supernet.parameters()))  # device and precision
     large = supernet.state_dict()
     with torch.no_grad():

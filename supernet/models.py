@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
-from search_spaces.space import SearchSpace
 from supernet.encoder import ElasticEncoder
 from supernet.layers import (
     ElasticEmbedding,
@@ -21,7 +20,7 @@ from supernet.layers import (
     EmbeddingExtras,
     sinusoidal_positions,
 )
-from supernet.plan import StackPlan, encoder_of, encoder_plan_of_network, encoder_plan_of_space
+from supernet.plan import StackPlan, encoder_of
 from supernet.shared import shared
 from supernet.slices import used
 
@@ -103,10 +102,6 @@ class EncoderClassifier(PooledEncoder):
         self.num_classes = settings.num_classes
         self.classifier = ElasticLinear(plan.embed_dim, settings.num_classes)
 
-    def alone(self, architecture: Architecture) -> FixedNetwork:
-        """A network of it on its own, with weights of its own."""
-        return FixedNetwork(self.settings, architecture)
-
     def forward(self, inputs: Tensor, architecture: Architecture) -> Tensor:
         """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
         encoder = encoder_of(architecture)
@@ -118,10 +113,6 @@ class EncoderClassifier(PooledEncoder):
 
 class EncoderEmbedder(PooledEncoder):
     """An encoder of texts whose pooled states are their embeddings."""
-
-    def alone(self, architecture: Architecture) -> FixedEmbedder:
-        """A network of it on its own, with weights of its own."""
-        return FixedEmbedder(self.settings, architecture)
 
     def forward(
         self, tokens_BN: Tensor, architecture: Architecture, mask_BN: Tensor | None = None
@@ -150,45 +141,3 @@ class EncoderEmbedder(PooledEncoder):
         if self.settings.unit_length:
             pooled_BD = F.normalize(pooled_BD, dim=-1)
         return x_BND, pooled_BD
-
-
-class FixedNetwork(nn.Module):
-    """One network on its own: exactly its parameters, called with inputs alone."""
-
-    def __init__(
-        self, settings: ModelSettings, architecture: Architecture, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.architecture = architecture
-        plan = encoder_plan_of_network(settings, encoder_of(architecture))
-        self.network = EncoderClassifier(settings, plan, dropout)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` or padded tokens ``(B, N)`` → logits ``(B, C)``."""
-        return self.network(inputs, self.architecture)  # type: ignore[no-any-return]
-
-
-class FixedEmbedder(nn.Module):
-    """One encoder of texts on its own: exactly its parameters, called with tokens alone."""
-
-    def __init__(
-        self, settings: ModelSettings, architecture: Architecture, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.architecture = architecture
-        plan = encoder_plan_of_network(settings, encoder_of(architecture))
-        self.network = EncoderEmbedder(settings, plan, dropout)
-
-    def forward(self, tokens_BN: Tensor, mask_BN: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """As `EncoderEmbedder.forward`."""
-        return self.network(tokens_BN, self.architecture, mask_BN)  # type: ignore[no-any-return]
-
-
-def build_embedder_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderEmbedder:
-    """An encoder of texts with the largest size of every gene."""
-    return EncoderEmbedder(space.model, encoder_plan_of_space(space), dropout)
-
-
-def build_classifier_supernet(space: SearchSpace, dropout: float = 0.0) -> EncoderClassifier:
-    """A network with the largest size of every gene, in which every network of the space lies."""
-    return EncoderClassifier(space.model, encoder_plan_of_space(space), dropout)

@@ -87,6 +87,26 @@ class DecoderPlan:
     layers: tuple[DecoderLayerPlan, ...]
 
 
+def plans_of_space(space: SearchSpace) -> list[StackPlan | DecoderPlan]:
+    """The plan of each stack of the supernet, the encoder's first."""
+    return [
+        encoder_plan_of_space(space) if stack == "encoder" else decoder_plan_of_space(space)
+        for stack in space.stacks
+    ]
+
+
+def plans_of_network(
+    settings: ModelSettings, architecture: Architecture
+) -> list[StackPlan | DecoderPlan]:
+    """The plan of each stack of one network, the encoder's first."""
+    plans: list[StackPlan | DecoderPlan] = []
+    if architecture.encoder is not None:
+        plans.append(encoder_plan_of_network(settings, architecture.encoder))
+    if architecture.decoder is not None:
+        plans.append(decoder_plan_of_network(settings, architecture))
+    return plans
+
+
 def encoder_plan_of_space(space: SearchSpace) -> StackPlan:
     """The plan of the supernet's encoder: every maximum of the space."""
     layers = []

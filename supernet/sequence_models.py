@@ -25,7 +25,6 @@ from torch import Tensor, nn
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings, TokenInput
-from search_spaces.space import SearchSpace
 from supernet.decoder import ElasticDecoder
 from supernet.decoding_state import DecodingState
 from supernet.encoder import ElasticEncoder
@@ -36,16 +35,7 @@ from supernet.layers import (
     ScaledDropout,
     sinusoidal_positions,
 )
-from supernet.plan import (
-    DecoderPlan,
-    StackPlan,
-    decoder_of,
-    decoder_plan_of_network,
-    decoder_plan_of_space,
-    encoder_of,
-    encoder_plan_of_network,
-    encoder_plan_of_space,
-)
+from supernet.plan import DecoderPlan, StackPlan, decoder_of, encoder_of
 from supernet.shared import shared
 from supernet.slices import multiplied, used
 
@@ -185,10 +175,6 @@ class TranslationModel(SequenceModel):
         self.encoder_positions = Positions(settings, encoder_plan.embed_dim, dropout)
         self.encoder = ElasticEncoder(settings, encoder_plan, dropout)
 
-    def alone(self, architecture: Architecture) -> FixedTranslation:
-        """A network of it on its own, with weights of its own."""
-        return FixedTranslation(self.settings, architecture)
-
     def forward(self, source_BM: Tensor, target_BN: Tensor, architecture: Architecture) -> Tensor:
         """Logits ``(B, N, V)`` of the token after each target token.
 
@@ -226,10 +212,6 @@ class LanguageModel(SequenceModel):
     def __init__(self, settings: ModelSettings, plan: DecoderPlan, dropout: float = 0.0) -> None:
         vocab_size = _tokens(settings).vocab_size
         super().__init__(settings, plan, vocab_size, [(vocab_size, plan.embed_dim)], dropout)
-
-    def alone(self, architecture: Architecture) -> FixedLanguageModel:
-        """A network of it on its own, with weights of its own."""
-        return FixedLanguageModel(self.settings, architecture)
 
     def forward(
         self,
@@ -286,77 +268,6 @@ class LanguageModel(SequenceModel):
             for part_BN in remembered_BC.split(self.settings.max_length, dim=1):
                 state = self._read(part_BN, state, part_BN != 0)[1].next_segment()
         return state
-
-
-class FixedTranslation(nn.Module):
-    """One translation network on its own: exactly its parameters."""
-
-    def __init__(
-        self, settings: ModelSettings, architecture: Architecture, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.architecture = architecture
-        encoder = encoder_plan_of_network(settings, encoder_of(architecture))
-        decoder = decoder_plan_of_network(settings, architecture)
-        self.network = TranslationModel(settings, encoder, decoder, dropout)
-
-    def forward(self, source_BM: Tensor, target_BN: Tensor) -> Tensor:
-        """Logits ``(B, N, V)`` of the token after each target token."""
-        return self.network(source_BM, target_BN, self.architecture)  # type: ignore[no-any-return]
-
-    def start(self, source_BM: Tensor) -> DecodingState:
-        """Encode sources ``(B, M)``: the state before the first target token."""
-        return self.network.start(source_BM, self.architecture)
-
-    def step(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `SequenceModel.step`."""
-        return self.network.step(tokens_BN, state)
-
-
-class FixedLanguageModel(nn.Module):
-    """One language model on its own: exactly its parameters."""
-
-    def __init__(
-        self, settings: ModelSettings, architecture: Architecture, dropout: float = 0.0
-    ) -> None:
-        super().__init__()
-        self.architecture = architecture
-        plan = decoder_plan_of_network(settings, architecture)
-        self.network = LanguageModel(settings, plan, dropout)
-
-    def forward(
-        self,
-        tokens_BN: Tensor,
-        context_BC: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-    ) -> Tensor:
-        """As `LanguageModel.forward`."""
-        return self.network(tokens_BN, self.architecture, context_BC, mask_BN)  # type: ignore[no-any-return]
-
-    def start(self, context_BC: Tensor | None = None) -> DecodingState:
-        """As `LanguageModel.start`."""
-        return self.network.start(self.architecture, context_BC)
-
-    def step(
-        self, tokens_BN: Tensor, state: DecodingState, mask_BN: Tensor | None = None
-    ) -> tuple[Tensor, DecodingState]:
-        """As `SequenceModel.step`."""
-        return self.network.step(tokens_BN, state, mask_BN)
-
-    def prefill(self, tokens_BN: Tensor, state: DecodingState) -> tuple[Tensor, DecodingState]:
-        """As `SequenceModel.prefill`."""
-        return self.network.prefill(tokens_BN, state)
-
-
-def build_translation_supernet(space: SearchSpace, dropout: float = 0.0) -> TranslationModel:
-    """A translation model with the largest size of every gene."""
-    plans = encoder_plan_of_space(space), decoder_plan_of_space(space)
-    return TranslationModel(space.model, *plans, dropout)
-
-
-def build_language_supernet(space: SearchSpace, dropout: float = 0.0) -> LanguageModel:
-    """A language model with the largest size of every gene."""
-    return LanguageModel(space.model, decoder_plan_of_space(space), dropout)
 
 
 def _tokens(settings: ModelSettings) -> TokenInput:

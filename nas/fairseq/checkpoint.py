@@ -30,7 +30,7 @@ from search_spaces.notation import looks_like_text
 from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
 from supernet.export.weights import check_weights
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
 from supernet.training.checkpoint import save
 
 ARCH = "nas_transformer"
@@ -96,7 +96,7 @@ def write_checkpoint(
     Args:
         file: usually ``checkpoint.pt``.
         blueprint: the network.
-        weights: its state, as `FixedTranslation.network` has it.
+        weights: its state, as `StandAlone.network` has it.
         languages: source and target, as the dictionaries are called.
     """
     model = {f"{PREFIX}{name}": tensor.detach().cpu() for name, tensor in weights.items()}
@@ -193,7 +193,7 @@ class TrainedByFairseq:
     """
 
     blueprint: Blueprint
-    network: FixedTranslation
+    network: StandAlone
     epochs: int
     updates: int
 
@@ -209,14 +209,14 @@ def read_trained(file: Path) -> TrainedByFairseq:
     blueprint = blueprint_of(state, str(file))
     with torch.random.fork_rng(devices=[]):
         network = build_network(blueprint.settings, blueprint.task, blueprint.architecture)
-    assert isinstance(network, FixedTranslation)
+    assert blueprint.task == "translation"
     network.network.load_state_dict(_weights(state, network.network.state_dict(), str(file)))
     epochs = _number(state, "extra_state", "train_iterator", "epoch")
     updates = _number({"last": (state.get("optimizer_history") or [{}])[-1]}, "last", "num_updates")
     return TrainedByFairseq(blueprint, network.eval(), max(1, epochs), updates)
 
 
-def network_of_checkpoint(file: Path, expected: Architecture) -> FixedTranslation:
+def network_of_checkpoint(file: Path, expected: Architecture) -> StandAlone:
     """The network of a checkpoint, which has to be of an architecture.
 
     Raises:
@@ -230,7 +230,7 @@ def network_of_checkpoint(file: Path, expected: Architecture) -> FixedTranslatio
     return found.network
 
 
-def average_weights(networks: Sequence[FixedTranslation]) -> dict[str, Tensor]:
+def average_weights(networks: Sequence[StandAlone]) -> dict[str, Tensor]:
     """The mean of the weights of several networks of one architecture, in double precision."""
     states = [network.network.state_dict() for network in networks]
     return {

@@ -41,7 +41,8 @@ from supernet.beam_search import BeamSettings, beam_search, write_exactly
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, NUM_MARKS
 from supernet.decoding_state import DecodingState
-from supernet.sequence_models import FixedLanguageModel, FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import LanguageModel, TranslationModel
 
 # Makes the call of one network at its work, its weights random.
 Maker = Callable[[Architecture], Call]
@@ -264,21 +265,18 @@ def _eager_call(
     """
     network = build_network(space.model, space.task, architecture).to(device).eval()
     inputs = example_inputs(space, workload).to(device)
-    if isinstance(network, FixedLanguageModel):
+    if isinstance(network.network, LanguageModel):
         return _language_call(network, inputs, workload, device)
     if workload.mode == "generate":
-        assert isinstance(network, FixedTranslation)
         write = _generate if reads else _write
         return lambda: write(network, inputs, workload, device)
-    if isinstance(network, FixedTranslation):
+    if isinstance(network.network, TranslationModel):
         target_BN = inputs.new_full((workload.batch, workload.target_length or 0), BOS)
         return lambda: network(inputs, target_BN)
     return lambda: network(inputs)
 
 
-def _language_call(
-    network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload, device: str
-) -> Call:
+def _language_call(network: StandAlone, inputs_BN: Tensor, workload: Workload, device: str) -> Call:
     """A language model goes on from a full memory, where it has one.
 
     To decode, the state is filled beforehand: every call writes the token behind the same context.
@@ -289,7 +287,7 @@ def _language_call(
         return _continuing_call(network, inputs_BN, workload)
 
 
-def _continuing_call(network: FixedLanguageModel, inputs_BN: Tensor, workload: Workload) -> Call:
+def _continuing_call(network: StandAlone, inputs_BN: Tensor, workload: Workload) -> Call:
     decoder = network.architecture.decoder
     assert decoder is not None
     state = network.start(inputs_BN.new_full((len(inputs_BN), decoder.memory_length), BOS))
@@ -315,9 +313,7 @@ def example_inputs(space: SearchSpace, workload: Workload) -> Tensor:
     return torch.randint(least, source.vocab_size, shape_BM, generator=generator)
 
 
-def _generate(
-    network: FixedTranslation, inputs_BM: Tensor, workload: Workload, device: str
-) -> object:
+def _generate(network: StandAlone, inputs_BM: Tensor, workload: Workload, device: str) -> object:
     """Write exactly `target_length` tokens, with a beam if there is one."""
     length = workload.target_length or 0
     settings = BeamSettings(
@@ -338,7 +334,7 @@ def _generate(
     )
 
 
-def _write(network: FixedTranslation, inputs_BM: Tensor, workload: Workload, device: str) -> object:
+def _write(network: StandAlone, inputs_BM: Tensor, workload: Workload, device: str) -> object:
     """As `_generate`, with the texts left on the device: nothing of it waits for that."""
     return write_exactly(
         network.step,
@@ -352,9 +348,7 @@ def _write(network: FixedTranslation, inputs_BM: Tensor, workload: Workload, dev
     )
 
 
-def _continue(
-    network: FixedLanguageModel, prompt_BM: Tensor, state: DecodingState, length: int
-) -> Tensor:
+def _continue(network: StandAlone, prompt_BM: Tensor, state: DecodingState, length: int) -> Tensor:
     """Greedy tokens behind a prompt."""
     logits, state = network.step(prompt_BM, state)
     token_B1 = logits[:, -1:].argmax(dim=-1)

@@ -36,17 +36,10 @@ from supernet.decoding_state import DecodingState
 from supernet.export.onnx_kernels import traceable
 from supernet.extraction import StandAlone
 from supernet.layers import sinusoids
-from supernet.models import FixedEmbedder, FixedNetwork, InputEmbedding, PooledEncoder
+from supernet.models import EncoderClassifier, EncoderEmbedder, InputEmbedding, PooledEncoder
 from supernet.plan import decoder_of, decoder_spans
-from supernet.sequence_models import (
-    FixedLanguageModel,
-    FixedTranslation,
-    Positions,
-    SequenceModel,
-    TranslationModel,
-)
+from supernet.sequence_models import Positions, SequenceModel, TranslationModel
 
-Writer = FixedTranslation | FixedLanguageModel
 # Sizes of the example; all differ, so that none is taken for another.
 BATCH, BEAMS, NEW, SOURCE, PAST = 3, 2, 5, 7, 11
 
@@ -104,11 +97,11 @@ def graphs_of(network: StandAlone) -> list[Graph]:
         network: in fp32, on the CPU.
     """
     prepared = prepare(network)
-    if isinstance(prepared, FixedNetwork):
+    if isinstance(prepared.network, EncoderClassifier):
         return [_classifier(prepared)]
-    if isinstance(prepared, FixedEmbedder):
+    if isinstance(prepared.network, EncoderEmbedder):
         return [_embedder(prepared)]
-    if isinstance(prepared, FixedTranslation):
+    if isinstance(prepared.network, TranslationModel):
         source = _source(prepared)
         with torch.no_grad():
             memories = source.module(source.inputs[0].example)
@@ -116,7 +109,7 @@ def graphs_of(network: StandAlone) -> list[Graph]:
     return [_step(prepared, [])]
 
 
-def _classifier(network: FixedNetwork) -> Graph:
+def _classifier(network: StandAlone) -> Graph:
     shape = network.network.settings.input
     if isinstance(shape, ImageInput):
         size = (BATCH, shape.channels, shape.image_size, shape.image_size)
@@ -126,17 +119,17 @@ def _classifier(network: FixedNetwork) -> Graph:
     return Graph("classifier", ClassifierGraph(network), (inputs,), ("logits",), (None,))
 
 
-def _embedder(network: FixedEmbedder) -> Graph:
+def _embedder(network: StandAlone) -> Graph:
     outputs = ("last_hidden_state", "sentence_embedding")
     return Graph("embedder", EmbedderGraph(network), (_text(network),), outputs, (None,))
 
 
-def _text(network: FixedNetwork | FixedEmbedder) -> Signature:
+def _text(network: StandAlone) -> Signature:
     tokens_BN = _tokens(BATCH, min(SOURCE, network.network.settings.max_length))
     return Signature("tokens", tokens_BN, {0: "batch", 1: "length"})
 
 
-def _source(network: FixedTranslation) -> Graph:
+def _source(network: StandAlone) -> Graph:
     names: list[str] = []
     for number, block, layer in _layers(network):
         assert block.cross_attention is not None and layer.cross_attention is not None
@@ -147,7 +140,7 @@ def _source(network: FixedTranslation) -> Graph:
     return Graph("source", SourceGraph(network), (source,), tuple(names), (None,))
 
 
-def _step(network: Writer, memories: list[tuple[str, Tensor]]) -> Graph:
+def _step(network: StandAlone, memories: list[tuple[str, Tensor]]) -> Graph:
     rows: Axes = {0: "batch", 1: "beams"} if memories else {0: "batch"}
     sizes = (BATCH, BEAMS) if memories else (BATCH,)
     states = [_states(network, number, rows, sizes) for number, _, _ in _layers(network)]
@@ -165,7 +158,9 @@ def _step(network: Writer, memories: list[tuple[str, Tensor]]) -> Graph:
     return Graph("step", module, tuple(inputs), outputs, groups)
 
 
-def _states(network: Writer, number: int, rows: Axes, sizes: tuple[int, ...]) -> list[Signature]:
+def _states(
+    network: StandAlone, number: int, rows: Axes, sizes: tuple[int, ...]
+) -> list[Signature]:
     """What a layer's self-attention remembers: sums, or keys and values of what was read.
 
     Of a windowed layer these are the last ones, and never more than the window has; of a layer
@@ -221,7 +216,8 @@ def _memory_axes(name: str) -> Axes:
             return {0: "batch", 1: f"read_{number}"}
 
 
-def _layers(network: Writer) -> Iterator[tuple[int, ElasticDecoderBlock, DecoderLayer]]:
+def _layers(network: StandAlone) -> Iterator[tuple[int, ElasticDecoderBlock, DecoderLayer]]:
+    assert isinstance(network.network, SequenceModel)
     layers = decoder_of(network.architecture).layers
     for number, (block, layer) in enumerate(
         zip(network.network.decoder.blocks, layers, strict=True)
@@ -302,7 +298,7 @@ class TraceableEmbedding(nn.Module):
 class ClassifierGraph(nn.Module):
     """Images or padded tokens → logits."""
 
-    def __init__(self, network: FixedNetwork) -> None:
+    def __init__(self, network: StandAlone) -> None:
         super().__init__()
         self.network = network
 
@@ -314,7 +310,7 @@ class ClassifierGraph(nn.Module):
 class EmbedderGraph(nn.Module):
     """Padded tokens → states and embeddings."""
 
-    def __init__(self, network: FixedEmbedder) -> None:
+    def __init__(self, network: StandAlone) -> None:
         super().__init__()
         self.network = network
 
@@ -326,7 +322,7 @@ class EmbedderGraph(nn.Module):
 class SourceGraph(nn.Module):
     """Sources → what the layers of the decoder read of them."""
 
-    def __init__(self, network: FixedTranslation) -> None:
+    def __init__(self, network: StandAlone) -> None:
         super().__init__()
         self.network = network
 
@@ -343,7 +339,7 @@ class StepGraph(nn.Module):
     memories are there once.
     """
 
-    def __init__(self, network: Writer, states: Sequence[int], memories: Sequence[int]) -> None:
+    def __init__(self, network: StandAlone, states: Sequence[int], memories: Sequence[int]) -> None:
         """Build the graph.
 
         Args:

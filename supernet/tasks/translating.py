@@ -20,8 +20,9 @@ from supernet.beam_search import BeamSettings, beam_search
 from supernet.data.text_batches import source_batch
 from supernet.data.tokenizer import BOS, EOS, PAD, Tokenizer
 from supernet.decoding_state import DecodingState
+from supernet.extraction import StandAlone
 from supernet.precision import autocast, tf32
-from supernet.sequence_models import FixedTranslation, TranslationModel
+from supernet.sequence_models import TranslationModel
 from supernet.slices import Casts
 
 Rows = Sequence[Sequence[int]]
@@ -46,8 +47,9 @@ class StepwiseTranslator:
     num_words: int | None = None
 
     @classmethod
-    def of(cls, network: FixedTranslation) -> StepwiseTranslator:
+    def of(cls, network: StandAlone) -> StepwiseTranslator:
         """A network on its own."""
+        assert isinstance(network.network, TranslationModel)
         return cls(network.network, network.architecture)
 
     @property

@@ -80,7 +80,7 @@ class Trainer:
     """Trains one model; iterate over `run` to the end, then read `model` (averaged weights).
 
     Args:
-        model: a supernet, or the model inside a `FixedNetwork`.
+        model: a supernet, or the model inside a `StandAlone`.
         sampler: which networks train in each update.
         probes: networks whose validation loss is followed; a single network is its own probe.
         task: what to learn, and from which data.

@@ -8,7 +8,8 @@ import torch
 from experiments.decoder_linear import VARIANTS
 from experiments.decoder_measures import attended_share, share_of
 from supernet.data.text_batches import pair_batches
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import TranslationModel
 from tests.support.task_cases import task_of
 
 
@@ -21,7 +22,9 @@ def test_a_mean_is_one_and_a_look_at_one_token_is_one_over_the_length() -> None:
 @pytest.mark.parametrize("name", ["all softmax", "cosFormer: cross", "cosFormer: encoder, cross"])
 def test_a_network_with_equal_keys_looks_at_everything(name: str) -> None:
     task, variant = task_of("translation"), VARIANTS[name]
-    network = FixedTranslation(variant.settings(task.num_outcomes), variant.architecture)
+    network = StandAlone(
+        TranslationModel, variant.settings(task.num_outcomes), variant.architecture
+    )
     for key, weight in network.named_parameters():
         if "cross_attention" in key and key.endswith("key.weight"):
             torch.nn.init.zeros_(weight)
@@ -31,7 +34,9 @@ def test_a_network_with_equal_keys_looks_at_everything(name: str) -> None:
 
 def test_the_kernels_are_put_back() -> None:
     task, variant = task_of("translation"), VARIANTS["cosFormer: cross"]
-    network = FixedTranslation(variant.settings(task.num_outcomes), variant.architecture).eval()
+    network = StandAlone(
+        TranslationModel, variant.settings(task.num_outcomes), variant.architecture
+    ).eval()
     batch = next(iter(pair_batches(task.valid, 512, shuffle=False)))
     before = network(batch.source, batch.inputs)
     attended_share(network, [batch])

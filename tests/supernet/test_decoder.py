@@ -14,13 +14,9 @@ from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.extraction import extract
-from supernet.sequence_models import (
-    FixedLanguageModel,
-    FixedTranslation,
-    build_language_supernet,
-    build_translation_supernet,
-)
+from supernet.building import build_supernet
+from supernet.extraction import StandAlone, extract
+from supernet.sequence_models import LanguageModel, TranslationModel
 from tests.supernet.test_extraction import check_gradients
 from tests.support.decoder_cases import (
     SETTINGS,
@@ -239,7 +235,7 @@ class TestEmbeddings:
     def test_new_networks_write_with_a_spread_of_about_one(self) -> None:
         torch.manual_seed(0)
         settings = ModelSettings(TokenInput(500), max_length=32, head_dim=32)
-        model = FixedLanguageModel(settings, writer("softmax", "linear", embed_dim=256))
+        model = StandAlone(LanguageModel, settings, writer("softmax", "linear", embed_dim=256))
         logits = model(torch.arange(32)[None])
         assert 0.5 < float(logits.detach().std()) < 2.0
 
@@ -262,14 +258,14 @@ class TestRefusals:
     def test_linformer_in_a_decoder(self) -> None:
         settings = replace(TEXT, omni_kernel="linformer")
         with pytest.raises(UsageError, match="linformer"):
-            build_translation_supernet(translation_space(settings))
+            build_supernet(translation_space(settings))
         with pytest.raises(UsageError, match="linformer"):
-            build_language_supernet(language_space(settings))
-        FixedTranslation(settings, translator())  # omni in the encoder only
+            build_supernet(language_space(settings))
+        StandAlone(TranslationModel, settings, translator())  # omni in the encoder only
 
 
 def test_bf16_autocast_trains() -> None:
-    model = build_translation_supernet(translation_space(TEXT), dropout=0.1)
+    model = build_supernet(translation_space(TEXT), dropout=0.1)
     architecture = translator(OMNI, ("omni", "softmax", "linear"))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits: Tensor = model(sources(TEXT), targets(TEXT), architecture)

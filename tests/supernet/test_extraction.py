@@ -14,8 +14,9 @@ from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer
 from search_spaces.costs import params
 from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings
-from supernet.extraction import extract, without_attention
-from supernet.models import EncoderClassifier, FixedNetwork, build_classifier_supernet
+from supernet.building import build_supernet
+from supernet.extraction import StandAlone, extract, without_attention
+from supernet.models import EncoderClassifier
 from tests.support.supernet_cases import (
     IMAGES,
     SETTINGS,
@@ -89,11 +90,11 @@ def test_the_supernet_holds_nothing_beyond_its_networks(settings: ModelSettings)
     reached: dict[str, list[int]] = {}
     for kinds in stacks:
         layers = tuple(EncoderLayer(kind, 4, 16) for kind in kinds)
-        alone = FixedNetwork(settings, Architecture(EncoderStack(16, layers)))
+        alone = StandAlone(EncoderClassifier, settings, Architecture(EncoderStack(16, layers)))
         for name, parameter in alone.network.named_parameters():
             before = reached.get(name, [0] * parameter.ndim)
             reached[name] = [max(pair) for pair in zip(before, parameter.shape, strict=True)]
-    supernet = build_classifier_supernet(space_of(settings))
+    supernet = build_supernet(space_of(settings))
     assert reached == {name: list(p.shape) for name, p in supernet.named_parameters()}
 
 
@@ -173,7 +174,7 @@ def test_cutting_draws_no_random_numbers() -> None:
     ids=["too wide", "too many heads", "too deep"],
 )
 def test_networks_beyond_the_supernet_are_refused(architecture: Architecture) -> None:
-    supernet: EncoderClassifier = build_classifier_supernet(space_of(IMAGES)).double()
+    supernet: EncoderClassifier = build_supernet(space_of(IMAGES)).double()
     with pytest.raises((RuntimeError, KeyError, AssertionError, ValueError)):
         extract(supernet, architecture)
     with pytest.raises((RuntimeError, KeyError, AssertionError, ValueError)):

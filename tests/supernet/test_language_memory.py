@@ -13,12 +13,13 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from supernet.attention.softmax import last_keys
+from supernet.building import build_supernet
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import StreamBatch, recurrent_batches, stream_batches
 from supernet.data.text_files import TokenRows
-from supernet.extraction import extract
+from supernet.extraction import StandAlone, extract
 from supernet.plan import decoder_of
-from supernet.sequence_models import FixedLanguageModel, LanguageModel, build_language_supernet
+from supernet.sequence_models import LanguageModel
 from tests.supernet.test_extraction import check_gradients
 from tests.support.memory_cases import (
     a_text,
@@ -197,7 +198,7 @@ class TestGradients:
     def test_bf16_autocast_has_the_gradients_of_full_precision(self) -> None:
         """Weights that were cast while the memory was read must not lose their gradients."""
         torch.manual_seed(0)
-        model = FixedLanguageModel(memory_space().model, remembering(3))
+        model = StandAlone(LanguageModel, memory_space().model, remembering(3))
         exact = gradients(model, model(a_text(4, 6), a_text(4, 3, 1)))
         with torch.autocast("cpu", dtype=torch.bfloat16):
             logits = model(a_text(4, 6), a_text(4, 3, 1))
@@ -229,11 +230,9 @@ class TestElastic:
         near(found, by_segments(supernet, text, network, [6, 6])[:, 6:])
 
     def test_the_memory_adds_no_parameters(self) -> None:
+        settings = memory_space().model
         held = [
-            sum(
-                p.numel()
-                for p in FixedLanguageModel(memory_space().model, remembering(m)).parameters()
-            )
+            sum(p.numel() for p in StandAlone(LanguageModel, settings, remembering(m)).parameters())
             for m in (0, 3, 40)
         ]
         assert len(set(held)) == 1
@@ -345,7 +344,7 @@ class TestBatches:
 def test_a_supernet_trains_networks_of_every_memory() -> None:
     """A word stands in the context, the segment asks for it: only a memory can tell."""
     torch.manual_seed(0)
-    model = build_language_supernet(memory_space())
+    model = build_supernet(memory_space())
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for update in range(60):
         words_B1 = a_text(32, 1, seed=update)

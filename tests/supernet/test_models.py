@@ -14,7 +14,9 @@ from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
 from search_spaces.operators import largest
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.models import FixedNetwork, build_classifier_supernet
+from supernet.building import build_supernet
+from supernet.extraction import StandAlone
+from supernet.models import EncoderClassifier
 from tests.support.supernet_cases import (
     IMAGES,
     KINDS,
@@ -42,7 +44,7 @@ def test_a_plain_network_computes_the_same(settings: ModelSettings) -> None:
     supernet, inputs = random_supernet(settings), random_inputs(settings)
     for architecture in random_networks(space_of(settings, ORDINARY), 4):
         plain = plain_twin(supernet, architecture)
-        alone = randomised(FixedNetwork(settings, architecture))
+        alone = randomised(StandAlone(EncoderClassifier, settings, architecture))
         alone.load_state_dict(
             dict(zip(alone.state_dict(), plain.state_dict().values(), strict=True))
         )
@@ -70,7 +72,7 @@ def test_supernets_of_the_shipped_spaces_have_the_largest_networks_shape(name: s
     space = load_space(name)
     architecture = space.decode(largest(space))[0]
     with torch.device("meta"):
-        supernet, plain = build_classifier_supernet(space), PlainNetwork(space.model, architecture)
+        supernet, plain = build_supernet(space), PlainNetwork(space.model, architecture)
     sizes = [tuple(p.shape) for p in supernet.parameters()]
     assert sizes == [tuple(p.shape) for p in plain.parameters()]
 
@@ -150,8 +152,8 @@ def test_input_longer_than_the_model_is_refused() -> None:
 
 def test_a_network_on_its_own_remembers_its_architecture() -> None:
     architecture = network("softmax", "omni")
-    alone = randomised(FixedNetwork(IMAGES, architecture))
-    assert isinstance(alone, FixedNetwork)
+    alone = randomised(StandAlone(EncoderClassifier, IMAGES, architecture))
+    assert isinstance(alone.network, EncoderClassifier)
     inputs = random_inputs(IMAGES)
     assert torch.equal(alone(inputs), alone.network(inputs, architecture))
     assert alone(inputs).shape == (3, 5)

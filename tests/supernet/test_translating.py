@@ -12,9 +12,10 @@ from torch.nn import functional as F
 from search_spaces.errors import DataError, DivergedError, UsageError
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings, beam_search
+from supernet.building import build_supernet
 from supernet.data.tokenizer import BOS, EOS, PAD, SentencePieceTokenizer, WordTokenizer, learn
-from supernet.extraction import extract
-from supernet.sequence_models import FixedTranslation, build_translation_supernet
+from supernet.extraction import StandAlone, extract
+from supernet.sequence_models import TranslationModel
 from supernet.tasks import translating
 from supernet.tasks.translating import StepwiseTranslator, translate_lines, translate_rows
 from tests.support.decoder_cases import SETTINGS, TEXT, translation_space, translator
@@ -29,7 +30,7 @@ BATCHES = [ONE_ROW, 2 * ONE_ROW, 4 * ONE_ROW, 10**6]
 
 def small(settings: ModelSettings = TEXT) -> StepwiseTranslator:
     """A random network in a supernet, in fp64, whose texts depend on the sources."""
-    model = build_translation_supernet(translation_space(settings))
+    model = build_supernet(translation_space(settings))
     randomised(model, seed=1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -221,7 +222,9 @@ def memorised() -> StepwiseTranslator:
     """Trained on `LEARNT` until it is right."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = FixedTranslation(TOY, translator(("softmax",), ("softmax",), connect=1))
+        network = StandAlone(
+            TranslationModel, TOY, translator(("softmax",), ("softmax",), connect=1)
+        )
     source = _matrix(SAID.encode(list(LEARNT)))
     target = _matrix([[BOS, *row] for row in MEANT.encode(list(LEARNT.values()))])
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)

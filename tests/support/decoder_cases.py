@@ -17,12 +17,8 @@ from search_spaces.architecture import (
 )
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace, Slot
-from supernet.sequence_models import (
-    LanguageModel,
-    TranslationModel,
-    build_language_supernet,
-    build_translation_supernet,
-)
+from supernet.building import build_supernet
+from supernet.sequence_models import LanguageModel, TranslationModel
 from tests.support.supernet_cases import KINDS, OFFERED, randomised
 
 TEXT = ModelSettings(
@@ -103,14 +99,14 @@ def writer(*kinds: AttentionKind, embed_dim: int = 12) -> Architecture:
 
 def random_translator(settings: ModelSettings) -> TranslationModel:
     """The supernet of `translation_space`, randomised."""
-    model = build_translation_supernet(translation_space(settings))
+    model = build_supernet(translation_space(settings))
     randomised(model)
     return model.eval()
 
 
 def random_writer(settings: ModelSettings) -> LanguageModel:
     """The supernet of `language_space`, randomised."""
-    model = build_language_supernet(language_space(settings))
+    model = build_supernet(language_space(settings))
     randomised(model)
     return model.eval()
 

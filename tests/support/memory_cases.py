@@ -12,7 +12,8 @@ from torch import Tensor
 from search_spaces.architecture import Architecture, DecoderLayer, DecoderStack
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
-from supernet.sequence_models import LanguageModel, build_language_supernet
+from supernet.building import build_supernet
+from supernet.sequence_models import LanguageModel
 from tests.support.supernet_cases import randomised
 
 SPACE = """\
@@ -55,7 +56,7 @@ def remembering(memory_length: int, layers: int = 2) -> Architecture:
 
 def random_memory_model(max_length: int = 18, **settings: Any) -> LanguageModel:
     """The supernet of the space, randomised; the same parameters for every `max_length`."""
-    model = build_language_supernet(memory_space(max_length, **settings))
+    model = build_supernet(memory_space(max_length, **settings))
     randomised(model)
     return model.eval()
 

@@ -15,7 +15,6 @@ from supernet.export.blueprint import Blueprint
 from supernet.export.onnx import write_graphs
 from supernet.export.onnx_driver import Array, Decoder, State, session
 from supernet.extraction import StandAlone, Supernet, extract
-from supernet.sequence_models import FixedTranslation
 
 # Batch, beams, source and target: single ones, more than was traced, all positions there are.
 SIZES = [(1, 1, 1, 1), (1, 1, 5, 4), (2, 3, 14, 13), (4, 1, 9, 1), (1, 5, 18, 18), (3, 2, 16, 17)]
@@ -68,7 +67,7 @@ def cuts_of(length: int) -> list[list[int]]:
 
 
 @torch.inference_mode()
-def apart_translating(network: FixedTranslation, folder: Path, vocab: int) -> float:
+def apart_translating(network: StandAlone, folder: Path, vocab: int) -> float:
     """The largest difference of a logit from torch, over all of `SIZES`."""
     decoder, worst = Decoder(folder, 1), 0.0
     for batch, beams, source_length, length in SIZES:

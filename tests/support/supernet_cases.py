@@ -13,7 +13,8 @@ from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer
 from search_spaces.operators import sample_distinct
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace, Slot
-from supernet.models import EncoderClassifier, build_classifier_supernet
+from supernet.building import build_supernet
+from supernet.models import EncoderClassifier
 
 KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
 OFFERED: tuple[AttentionKind, ...] = (*KINDS, "skip")
@@ -86,7 +87,7 @@ def randomised(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def random_supernet(settings: ModelSettings, seed: int = 0) -> EncoderClassifier:
     """The supernet of `space_of`, randomised."""
-    supernet = build_classifier_supernet(space_of(settings))
+    supernet = build_supernet(space_of(settings))
     randomised(supernet, seed)
     return supernet
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 
+from supernet.building import build_supernet
 from supernet.data.examples import SearchData, Split
-from supernet.models import EncoderClassifier, build_classifier_supernet
+from supernet.models import EncoderClassifier
 from supernet.tasks.classification import ClassificationTask
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import build_sampler
@@ -49,7 +50,7 @@ def supernet(dropout: float = 0.0) -> EncoderClassifier:
     """Of all networks of the space, always with the same weights."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return build_classifier_supernet(SPACE, dropout)
+        return build_supernet(SPACE, dropout)
 
 
 def trainer(settings: TrainingSettings = SHORT, *, seed: int = 0, **options: Any) -> Trainer:

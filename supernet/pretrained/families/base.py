@@ -21,10 +21,10 @@ from search_spaces.architecture import (
 from search_spaces.settings import Activation, ModelSettings
 from search_spaces.tasks import TaskName
 from supernet.extraction import StandAlone
-from supernet.models import FixedEmbedder, FixedNetwork
+from supernet.models import EncoderClassifier, EncoderEmbedder
 from supernet.pretrained.config import Config
 from supernet.pretrained.names import NamePair
-from supernet.sequence_models import FixedLanguageModel
+from supernet.sequence_models import LanguageModel
 
 ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
@@ -115,11 +115,11 @@ class Family(ABC):
 
 def network_task(network: StandAlone) -> TaskName | None:
     """What a network does, as tasks of checkpoints go; None for one that no family does."""
-    if isinstance(network, FixedEmbedder):
+    if isinstance(network.network, EncoderEmbedder):
         return "embedding"
-    if isinstance(network, FixedLanguageModel):
+    if isinstance(network.network, LanguageModel):
         return "language_modelling"
-    return "classification" if isinstance(network, FixedNetwork) else None
+    return "classification" if isinstance(network.network, EncoderClassifier) else None
 
 
 def sizes_of(architecture: Architecture) -> Sizes | str:

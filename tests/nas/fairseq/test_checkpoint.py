@@ -25,7 +25,8 @@ from search_spaces.loading import load_space, parse_space
 from search_spaces.notation import to_text
 from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import TranslationModel
 from supernet.training.checkpoint import save
 from tests.support.trained_cases import LANGUAGE, TRANSLATION, networks
 
@@ -34,14 +35,14 @@ NETWORK, OTHER = networks(SPACE, 2)
 BLUEPRINT = Blueprint("translation", SPACE.model, NETWORK)
 
 
-def build(seed: int = 0) -> FixedTranslation:
+def build(seed: int = 0) -> StandAlone:
     torch.manual_seed(seed)
     network = build_network(SPACE.model, "translation", NETWORK)
-    assert isinstance(network, FixedTranslation)
+    assert isinstance(network.network, TranslationModel)
     return network.eval()
 
 
-def written(path: Path, network: FixedTranslation) -> Path:
+def written(path: Path, network: StandAlone) -> Path:
     write_checkpoint(path, BLUEPRINT, network.network.state_dict(), ("en", "de"))
     return path
 

@@ -25,9 +25,10 @@ from search_spaces.loading import load_space
 from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.attention.causal_linear import CHUNK_STATES
-from supernet.extraction import extract
-from supernet.models import FixedNetwork, build_classifier_supernet
-from supernet.sequence_models import FixedLanguageModel
+from supernet.building import build_supernet
+from supernet.extraction import StandAlone, extract
+from supernet.models import EncoderClassifier
+from supernet.sequence_models import LanguageModel
 from tests.support.memory_cases import memory_space, remembering
 
 IMAGES = ModelSettings(
@@ -81,7 +82,7 @@ def test_costs_are_those_of_the_built_network(
     settings: ModelSettings, kinds: tuple[AttentionKind, ...]
 ) -> None:
     architecture = network(*kinds)
-    built = FixedNetwork(settings, architecture)
+    built = StandAlone(EncoderClassifier, settings, architecture)
     found = cost(settings, "classification", architecture, "matmul")
     assert found.params == sum(p.numel() for p in built.parameters())
     assert found.flops == counted_flops(settings, built)
@@ -91,7 +92,7 @@ def test_relative_keys_are_counted_by_their_definition() -> None:
     """The table counts N × N products; our kernel needs only N × (2R + 1)."""
     settings = replace(IMAGES, relative_positions=3)
     architecture = network("softmax", "linear", "softmax")
-    built = FixedNetwork(settings, architecture)
+    built = StandAlone(EncoderClassifier, settings, architecture)
     found = cost(settings, "classification", architecture, "matmul")
     assert found.params == sum(p.numel() for p in built.parameters())
     n, width, layers = 17, 16, 2
@@ -107,7 +108,7 @@ def test_a_segment_is_read_at_the_cost_of_the_model(
     """A memory that is full, and the segment behind it; relative keys as in the test above."""
     settings = replace(memory_space().model, norm=norm)
     architecture, n = remembering(memory), 18
-    built = FixedLanguageModel(settings, architecture).eval()
+    built = StandAlone(LanguageModel, settings, architecture).eval()
     state = built.start(torch.ones(1, 12, dtype=torch.long))
     counter = FlopCounterMode(display=False)
     with counter, sdpa_kernel(SDPBackend.MATH), torch.inference_mode():
@@ -137,7 +138,7 @@ def test_causal_linear_attention_is_counted_as_the_recurrence(
     """It is computed in chunks, within which queries meet keys; that is what torch counts more."""
     layer = DecoderLayer(kind, 2, 40)
     architecture = Architecture(decoder=DecoderStack(24, (layer,)))
-    built = FixedLanguageModel(settings, architecture).eval()
+    built = StandAlone(LanguageModel, settings, architecture).eval()
     counter = FlopCounterMode(display=False)
     with counter, torch.inference_mode():
         built(torch.ones(1, tokens, dtype=torch.long))
@@ -153,7 +154,7 @@ def test_causal_linear_attention_is_counted_as_the_recurrence(
 
 def test_params_are_those_of_a_network_cut_from_the_supernet() -> None:
     space = load_space("digits")
-    supernet = build_classifier_supernet(space)
+    supernet = build_supernet(space)
     for architecture in space.decode(sample(space, np.random.default_rng(0), 8)):
         cut = extract(supernet, architecture)
         held = sum(p.numel() for p in cut.parameters())

@@ -18,7 +18,8 @@ from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, SentencePieceTokenizer, WordTokenizer, learn
 from supernet.decoding_state import DecodingState
 from supernet.export.template import translator
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
+from supernet.sequence_models import TranslationModel
 from supernet.tasks.translating import StepwiseTranslator, translate_rows
 from tests.support.trained_cases import TRANSLATION, networks
 
@@ -47,7 +48,7 @@ class TorchDecoder:
     max_length = SPACE.model.max_length
     memory_length = 0
 
-    def __init__(self, network: FixedTranslation) -> None:
+    def __init__(self, network: StandAlone) -> None:
         self.network = network
 
     @torch.inference_mode()
@@ -65,7 +66,7 @@ class TorchDecoder:
 def decoder(seed: int = 0) -> TorchDecoder:
     torch.manual_seed(seed)
     network = build_network(SPACE.model, "translation", networks(SPACE, seed + 1)[seed]).eval()
-    assert isinstance(network, FixedTranslation)
+    assert isinstance(network.network, TranslationModel)
     for name, parameter in network.named_parameters():
         if parameter.dim() == 2:  # at birth a network repeats the one word that it is given
             torch.nn.init.normal_(parameter, std=0.1 if "table" in name else 1.0)

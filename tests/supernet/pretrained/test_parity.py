@@ -16,9 +16,9 @@ from search_spaces.settings import TokenInput
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import TokenRows, stream_batches
 from supernet.extraction import StandAlone
-from supernet.models import FixedEmbedder
+from supernet.models import EncoderEmbedder
 from supernet.pretrained.checkpoint import read_checkpoint
-from supernet.sequence_models import FixedLanguageModel
+from supernet.sequence_models import LanguageModel
 from tests.layering_rules import loaded
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
@@ -69,7 +69,7 @@ def test_logits_of_whole_texts(hub: Any, family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_logits_beside_padding(hub: Any, family: str, side: str, tmp_path: Path) -> None:
     theirs, ours = pair(hub, tmp_path, family)
-    assert isinstance(ours, FixedLanguageModel)
+    assert isinstance(ours.network, LanguageModel)
     tokens, real = tokens_of(2), mask_of(side)
     expected = theirs(tokens, attention_mask=real.long()).logits
     found = ours(tokens, mask_BN=real)
@@ -83,7 +83,7 @@ def test_logits_beside_padding(hub: Any, family: str, side: str, tmp_path: Path)
 @pytest.mark.parametrize("first", [1, 7])
 def test_logits_token_by_token(hub: Any, family: str, first: int, tmp_path: Path) -> None:
     theirs, ours = pair(hub, tmp_path, family)
-    assert isinstance(ours, FixedLanguageModel)
+    assert isinstance(ours.network, LanguageModel)
     tokens, real = tokens_of(3), mask_of("left")
     if first == 1:
         real = torch.ones_like(real)
@@ -102,7 +102,7 @@ def test_logits_token_by_token(hub: Any, family: str, first: int, tmp_path: Path
 def test_states_and_embeddings_of_bert(hub: Any, side: str, mode: str, tmp_path: Path) -> None:
     theirs, _ = pair(hub, tmp_path, "bert")
     ours = read_checkpoint(st_folder(tmp_path, mode, unit_length=side == "left")).network()
-    assert isinstance(ours, FixedEmbedder)
+    assert isinstance(ours.network, EncoderEmbedder)
     real = mask_of(side)
     tokens = tokens_of(4).clamp(min=3).masked_fill(~real, 0)
     expected = theirs(tokens, attention_mask=real.long()).last_hidden_state

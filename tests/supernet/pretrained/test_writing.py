@@ -15,7 +15,6 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from supernet.building import build_network
 from supernet.extraction import StandAlone
-from supernet.models import FixedEmbedder
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
 from supernet.pretrained.writing import shorten, stock_problem, write_checkpoint
 from tests.support.export_cases import hub_without_net
@@ -52,10 +51,7 @@ def smaller(found: Checkpoint, ffn_dim: int = 17, kinds: tuple[str, ...] = ()) -
 def built(found: Checkpoint, architecture: Architecture) -> StandAlone:
     """A network of the checkpoint's settings with weights of its own."""
     torch.manual_seed(3)
-    if found.task == "embedding":
-        network: StandAlone = FixedEmbedder(found.settings, architecture)
-    else:
-        network = build_network(found.settings, found.task, architecture)
+    network = build_network(found.settings, found.task, architecture)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -13,7 +13,7 @@ from search_spaces import tasks
 from search_spaces.errors import DataError, UnknownNameError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.settings import TokenInput
-from supernet.building import BUILDERS
+from supernet.building import MODELS
 from supernet.data.synthetic import generate
 from supernet.tasks import opening
 from supernet.tasks.opening import open_task
@@ -112,5 +112,5 @@ def test_a_data_set_for_classification_that_nobody_knows() -> None:
 
 
 def test_traits_models_and_classes_name_the_same_tasks() -> None:
-    assert set(tasks.TASKS) == set(opening.TASKS) == set(BUILDERS) == set(tasks.TASK_NAMES)
+    assert set(tasks.TASKS) == set(opening.TASKS) == set(MODELS) == set(tasks.TASK_NAMES)
     assert all(cls.kind == name for name, cls in opening.TASKS.items())

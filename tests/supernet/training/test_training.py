@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
 from supernet.data.examples import SearchData, Split, batches
-from supernet.models import FixedNetwork
+from supernet.extraction import StandAlone
+from supernet.models import EncoderClassifier
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import EpochReport, Trainer
@@ -48,7 +49,7 @@ def test_the_loss_falls(sampling: Sampling) -> None:
 
 def test_a_single_network_learns_as_well() -> None:
     one = network("softmax", "linear")
-    alone = FixedNetwork(SPACE.model, one)
+    alone = StandAlone(EncoderClassifier, SPACE.model, one)
     training = Trainer(
         alone.network, SingleNetwork(one), [one], TASK, replace(SHORT, epochs=12), seed=0
     )

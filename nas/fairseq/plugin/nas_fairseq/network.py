@@ -30,7 +30,7 @@ from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS
 from supernet.decoding_state import DecodingState
 from supernet.export.blueprint import Blueprint
-from supernet.sequence_models import FixedTranslation
+from supernet.extraction import StandAlone
 
 # fairseq's own commands read its checkpoints with torch.load, which refuses these classes.
 torch.serialization.add_safe_globals(list(SAFE_GLOBALS))
@@ -42,7 +42,7 @@ STATE = "decoding_state"
 class NasEncoder(FairseqEncoder):  # type: ignore[misc]
     """Reads sources; what it returns is all that the decoder's cross-attention needs of them."""
 
-    def __init__(self, dictionary: Any, network: FixedTranslation) -> None:
+    def __init__(self, dictionary: Any, network: StandAlone) -> None:
         super().__init__(dictionary)
         self._network = (network,)  # not a module of this one: the model holds it
 
@@ -66,7 +66,7 @@ class NasEncoder(FairseqEncoder):  # type: ignore[misc]
 class NasDecoder(FairseqIncrementalDecoder):  # type: ignore[misc]
     """Writes translations; between two tokens fairseq keeps its state and reorders it."""
 
-    def __init__(self, dictionary: Any, network: FixedTranslation) -> None:
+    def __init__(self, dictionary: Any, network: StandAlone) -> None:
         super().__init__(dictionary)
         self._network = (network,)
 
@@ -110,7 +110,7 @@ class NasDecoder(FairseqIncrementalDecoder):  # type: ignore[misc]
 class NasTransformer(FairseqEncoderDecoderModel):  # type: ignore[misc]
     """A translation network, given by ``--nas-architecture``."""
 
-    def __init__(self, encoder: NasEncoder, decoder: NasDecoder, network: FixedTranslation) -> None:
+    def __init__(self, encoder: NasEncoder, decoder: NasDecoder, network: StandAlone) -> None:
         super().__init__(encoder, decoder)
         self.network = network.network
 
@@ -145,7 +145,6 @@ class NasTransformer(FairseqEncoderDecoderModel):  # type: ignore[misc]
         network = build_network(
             blueprint.settings, blueprint.task, blueprint.architecture, args.dropout
         )
-        assert isinstance(network, FixedTranslation)
         return cls(
             NasEncoder(task.source_dictionary, network),
             NasDecoder(task.target_dictionary, network),

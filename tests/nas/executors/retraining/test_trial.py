@@ -29,7 +29,8 @@ from search_spaces.errors import (
 )
 from supernet.data.examples import load_test_split
 from supernet.data.sources import SOURCES, Examples, Request, Source
-from supernet.models import FixedNetwork
+from supernet.extraction import StandAlone
+from supernet.models import EncoderClassifier
 from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import SingleNetwork
@@ -251,7 +252,9 @@ def test_an_interrupted_retraining_opens_it_once(
 def test_the_weights_are_those_of_the_network(whole: RunFolder) -> None:
     (file,) = whole.path.glob("retrained/*/weights.pt")
     state = load(file)
-    network = FixedNetwork(whole.spec.space.model, Architecture.from_json(state["architecture"]))
+    network = StandAlone(
+        EncoderClassifier, whole.spec.space.model, Architecture.from_json(state["architecture"])
+    )
     network.network.load_state_dict(state["model"])
     result = whole.read_json(f"retrained/{file.parent.name}/result.json")
     assert sum(p.numel() for p in network.parameters()) == result["params"]

@@ -28,7 +28,7 @@ from supernet.data.prepared import STREAM, check_fits
 from supernet.data.repeated_bigrams import with_recalled
 from supernet.data.text_batches import stream_batches
 from supernet.pretrained.checkpoint import read_checkpoint
-from supernet.sequence_models import FixedLanguageModel
+from supernet.sequence_models import LanguageModel
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.opening import open_task
@@ -168,7 +168,7 @@ class TestBatches:
         prepared_stream(tmp_path, made)
         write_model(hub, tmp_path / "model", family, **size, **long)
         network = read_checkpoint(tmp_path / "model").network()
-        assert isinstance(network, FixedLanguageModel)
+        assert isinstance(network.network, LanguageModel)
         data = STREAM.open(tmp_path / "data")
         check_fits(data, network.network.settings)
         task = LanguageModellingTask(data, network.network.settings, 128, 0, lambda: data.valid)
