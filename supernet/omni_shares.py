@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from search_spaces.architecture import Architecture, omni_spans
+from search_spaces.architecture import Architecture
+from search_spaces.omni import OmniLayer, OmniMap, StackName, omni_layers
 from search_spaces.settings import ImageInput
 from supernet.attention.base import AttentionKernel
 from supernet.attention.omni import LinformerKernel
@@ -35,71 +34,14 @@ from supernet.loss import IGNORED
 from supernet.sequence_models import SequenceModel
 from supernet.tasks.base import Task
 
-Floats = NDArray[np.float64]
-StackName = Literal["encoder", "decoder"]
-
 MOST_STATES = 1024  # of one example whose map is kept
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class LayerShares:
-    """What one omni layer takes from the layers it looks at.
-
-    Attributes:
-        stack: it belongs to.
-        layer: its number, from 1.
-        sources: the outputs it looks at: 0 for the embeddings, otherwise a layer's number.
-        attention: by head, share of the attention that states of one source (second axis) pay
-            to those of another (third axis, which sums to 1).
-        pooling: share of the features that the pooling keeps from each source; sums to 1.
-    """
-
-    stack: StackName
-    layer: int
-    sources: tuple[int, ...]
-    attention: Floats
-    pooling: Floats
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class PositionMap:
-    """The same for one image, patch by patch; a class token has no place in it.
-
-    Attributes:
-        example: its number in the validation split, from 0.
-        layer: of the encoder.
-        attention: share of the attention that goes to each patch of each source, mean over
-            heads; the query is the class token where there is one, otherwise the mean of all.
-        pooling: share of the features of a patch that come from each source.
-    """
-
-    example: int
-    layer: int
-    attention: Floats
-    pooling: Floats
-
-
-def omni_layers(
-    architecture: Architecture, max_span: int
-) -> list[tuple[StackName, int, tuple[int, ...]]]:
-    """Stack, number and sources of every omni layer that looks at more than one layer's output."""
-    kinds: list[tuple[StackName, list[Any]]] = []
-    if architecture.encoder is not None:
-        kinds.append(("encoder", [layer.attention for layer in architecture.encoder.layers]))
-    if architecture.decoder is not None:
-        kinds.append(("decoder", [layer.self_attention for layer in architecture.decoder.layers]))
-    return [
-        (stack, number, tuple(range(number - span, number)))
-        for stack, names in kinds
-        for number, span in enumerate(omni_spans(names, max_span), start=1)
-        if span > 1
-    ]
+DIGITS = 6  # what a share can tell
 
 
 @torch.inference_mode()
 def omni_shares(
     task: Task[Any, Any], model: Supernet, architecture: Architecture, maps: int = 0
-) -> tuple[list[LayerShares], list[PositionMap]]:
+) -> tuple[tuple[OmniLayer, ...], tuple[OmniMap, ...]]:
     """Measure the omni layers of a network on the validation split, on the CPU.
 
     Of what a language model remembers of earlier segments nothing is counted: shares are those of
@@ -129,7 +71,8 @@ def omni_shares(
             real_Bn = targets.real(said.labels)
             for one in watched:
                 one.count(real_Bn)
-    return [one.shares() for one in watched], [found for one in watched for found in one.maps]
+    maps_of_all = (found for one in watched for found in one.maps)
+    return tuple(one.shares() for one in watched), tuple(maps_of_all)
 
 
 class _Targets:
@@ -176,21 +119,18 @@ class _Layer:
         self._weights_BHnPP = self._shares_BnP = torch.empty(0)  # of the last batch
         self._mask_Bn: Tensor | None = None
         self._looks: list[Tensor] = []  # maps of attention whose pooling is yet to come
-        self.maps: list[PositionMap] = []
+        self.maps: list[OmniMap] = []
 
     @property
     def span(self) -> int:
         """How many layers it looks at."""
         return len(self._place[2])
 
-    def shares(self) -> LayerShares:
+    def shares(self) -> OmniLayer:
         """The means of all that was seen."""
         attention, pooling = torch.as_tensor(self._attention), torch.as_tensor(self._pooling)
-        return LayerShares(
-            *self._place,
-            (attention / self._positions).numpy(),
-            (pooling / self._positions).numpy(),
-        )
+        means = attention / self._positions, pooling / self._positions
+        return OmniLayer(*self._place, *map(_plain, means))
 
     def attended(self, weights_BHNP: Tensor, mask_BM: Tensor | None) -> None:
         """Note the weights of queries."""
@@ -214,8 +154,8 @@ class _Layer:
         """Note what is kept of the layer's outputs before they are pooled."""
         self._shares_BnP = pooled_shares(states_BND, self.span)
         for look_PN, shares_nP in zip(self._looks, self._shares_BnP, strict=False):
-            maps = [part[:, self._first_patch :].numpy() for part in (look_PN, shares_nP.mT)]
-            self.maps.append(PositionMap(len(self.maps), self._place[1], *maps))
+            maps = [_plain(part[:, self._first_patch :]) for part in (look_PN, shares_nP.mT)]
+            self.maps.append(OmniMap(len(self.maps), self._place[1], *maps))
         self._looks = []
 
     def count(self, targets_Bn: Tensor | None) -> None:
@@ -315,3 +255,12 @@ def _replaced(owner: Any, name: str, function: Any) -> Iterator[None]:
         delattr(owner, name)
         if before is not None:
             setattr(owner, name, before)
+
+
+def _plain(shares: Tensor) -> Any:
+    """Nested tuples of shares, rounded."""
+
+    def frozen(part: Any) -> Any:
+        return tuple(map(frozen, part)) if isinstance(part, list) else part
+
+    return frozen(np.round(shares.numpy(), DIGITS).clip(0.0, 1.0).tolist())

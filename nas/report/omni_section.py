@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from nas.report import words
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
 from nas.results.contents import RunContents
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews
+from nas.run.omni_views import OmniViews
+from search_spaces.omni import OmniLayer, OmniMap
 
 ROW, BAR, LEFT = 24, 300, 128
 PATCH, SPACE = 11, 8  # of a map: side of a patch, and what is between two maps

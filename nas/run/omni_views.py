@@ -6,78 +6,22 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal, Self
-
-from annotated_types import Ge, Le, Len
+from typing import Any, Literal, Self
 
 from nas.run.folder import RunFolder
 from nas.run.layout import attention_file
 from nas.run.stage_digest import stage_digest
 from nas.run.stages import ATTENTION, RETRAIN, Stage, network_stage
-from search_spaces.architecture import Architecture, omni_spans
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DamagedRunError, UsageError
 from search_spaces.json_text import UNREADABLE, read_as
+from search_spaces.omni import OmniLayer, OmniMap, Rows, omni_layers
 
 SCHEMA = 1
 
-Share = Annotated[float, Ge(-1e-6), Le(1 + 1e-6)]
-Row = tuple[Share, ...]
-Rows = tuple[Row, ...]
 Weights = Literal["trained from scratch", "inherited"]
-
-
-@dataclass(frozen=True, slots=True)
-class OmniLayer:
-    """Shares of one omni layer, means over the examples' real positions.
-
-    Attributes:
-        stack: ``encoder`` or ``decoder``.
-        layer: its number, from 1.
-        sources: the outputs it looks at: 0 for the embeddings, otherwise a layer's number.
-        attention: by head, a row for each source of the queries, with the share of attention that
-            each source of the keys gets from it.
-        pooling: share of the features that the pooling keeps from each source.
-    """
-
-    stack: Literal["encoder", "decoder"]
-    layer: int
-    sources: Annotated[tuple[int, ...], Len(2)]
-    attention: Annotated[tuple[Rows, ...], Len(1)]
-    pooling: Row
-
-    @property
-    def by_head(self) -> Rows:
-        """By head, the share of attention that each source gets."""
-        return tuple(_means(rows) for rows in self.attention)
-
-    @property
-    def attended(self) -> tuple[float, ...]:
-        """The share of attention that each source gets, mean over heads."""
-        return _means(self.by_head)
-
-    @property
-    def name(self) -> str:
-        """As people call it."""
-        return f"{self.stack} layer {self.layer}"
-
-
-@dataclass(frozen=True, slots=True)
-class OmniMap:
-    """Shares of one image, patch by patch.
-
-    Attributes:
-        example: its number in the validation split, from 0.
-        layer: of the encoder.
-        attention: for each source, the share of all attention that each patch gets.
-        pooling: for each source, the share of each patch's features that it gives.
-    """
-
-    example: int
-    layer: int
-    attention: Rows
-    pooling: Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,23 +71,13 @@ class OmniViews:
         return found
 
 
-def sees_several_layers(architecture: Architecture, max_span: int) -> bool:
-    """Whether a network has an omni layer that looks at more than one layer's output."""
-    stacks: list[Sequence[Any]] = []
-    if architecture.encoder is not None:
-        stacks.append([layer.attention for layer in architecture.encoder.layers])
-    if architecture.decoder is not None:
-        stacks.append([layer.self_attention for layer in architecture.decoder.layers])
-    return any(span > 1 for kinds in stacks for span in omni_spans(kinds, max_span))
-
-
 def check_omni(architecture: Architecture, max_span: int) -> None:
     """Refuse a network of which there is nothing to see.
 
     Raises:
         UsageError: when none of its layers looks at several layers.
     """
-    if not sees_several_layers(architecture, max_span):
+    if not omni_layers(architecture, max_span):
         raise UsageError(
             f"the network {architecture.id} has no omnidirectional layer that looks at several "
             "layers; choose one whose picture shows 'omni' beyond the first layer"
@@ -186,7 +120,3 @@ def read_views(folder: RunFolder, identity: str) -> OmniViews | None:
 def _check_shape(rows: Rows, count: int, width: int) -> None:
     if len(rows) != count or any(len(row) != width for row in rows):
         raise ValueError(f"there are not {count} rows of {width} shares")
-
-
-def _means(rows: Rows) -> tuple[float, ...]:
-    return tuple(sum(column) / len(rows) for column in zip(*rows, strict=True))

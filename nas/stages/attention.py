@@ -3,22 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
-
-import numpy as np
 
 from nas.results.networks import check_inherits, open_network
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder, supernet_gone
 from nas.run.layout import SUPERNET_FILE, attention_file
-from nas.run.omni_views import (
-    OmniLayer,
-    OmniMap,
-    OmniViews,
-    Weights,
-    check_omni,
-    views_stage,
-)
+from nas.run.omni_views import OmniViews, Weights, check_omni, views_stage
 from nas.run.stage_runner import run_stage
 from nas.run.stages import ATTENTION, RETRAIN
 from nas.search.front import FrontEntry, pick, read_front
@@ -29,7 +19,6 @@ from supernet.omni_shares import omni_shares
 
 EXAMPLES = 64
 MAPS = 3
-DIGITS = 6
 
 
 def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
@@ -59,25 +48,7 @@ def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
     model, weights = _weights(run, entry, retrained)
     task = run.task.first_valid(EXAMPLES)
     layers, maps = omni_shares(task, model.to("cpu"), entry.architecture, MAPS)
-    views = OmniViews(
-        entry.id,
-        weights,
-        min(EXAMPLES, _examples(run)),
-        tuple(
-            OmniLayer(
-                one.stack,
-                one.layer,
-                one.sources,
-                _plain(one.attention),
-                _plain(one.pooling),
-            )
-            for one in layers
-        ),
-        tuple(
-            OmniMap(one.example, one.layer, _plain(one.attention), _plain(one.pooling))
-            for one in maps
-        ),
-    )
+    views = OmniViews(entry.id, weights, min(EXAMPLES, _examples(run)), layers, maps)
     run.folder.write_json(attention_file(entry.id), views.to_json())
     yield Progress(ATTENTION + entry.id, 1, 1, f"{len(layers)} layers, {weights} weights")
 
@@ -93,13 +64,3 @@ def _weights(run: Run, entry: FrontEntry, retrained: bool) -> tuple[Supernet, We
 
 def _examples(run: Run) -> int:
     return int(run.task.describe()["num_valid"])
-
-
-def _plain(numbers: Any) -> Any:
-    """Nested tuples of shares, rounded to what a share can tell."""
-    rounded = np.round(numbers, DIGITS).clip(0.0, 1.0).tolist()
-
-    def frozen(part: Any) -> Any:
-        return tuple(map(frozen, part)) if isinstance(part, list) else part
-
-    return frozen(rounded)

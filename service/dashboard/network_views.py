@@ -14,9 +14,9 @@ from nas.results import training_curve
 from nas.results.contents import RunContents
 from nas.run.folder import RunFolder
 from nas.run.layout import SUPERNET_FILE, weights_file
-from nas.run.omni_views import sees_several_layers
 from nas.search.doubtful import shortfall
 from nas.search.front import FrontEntry
+from search_spaces.omni import omni_layers
 from search_spaces.settings import ImageInput
 from service.api.run_cache import RunView
 
@@ -149,9 +149,7 @@ def can_be_looked_into(view: RunView, entry: FrontEntry) -> bool:
     known = any(one.id == entry.id for one in view.contents.views)
     if view.contents.spec.evaluator is not None:
         return False
-    return not known and sees_several_layers(
-        entry.architecture, view.contents.space.model.omni_span
-    )
+    return not known and bool(omni_layers(entry.architecture, view.contents.space.model.omni_span))
 
 
 def colour_key(run: RunContents) -> Html:

@@ -18,7 +18,7 @@ from supernet.attention.kernels import build_kernel
 from supernet.attention.weights import pooled_shares, source_weights
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
-from supernet.omni_shares import omni_layers, omni_shares
+from supernet.omni_shares import omni_shares
 from supernet.plan import encoder_of
 from supernet.tasks.base import Predictions
 from tests.support import naive_attention as naive
@@ -142,8 +142,8 @@ def test_shares_are_those_of_the_layers_run_by_hand(base: ModelSettings) -> None
         attention, pooling = naive_shares(model, settings, inputs)
     (found,), _ = omni_shares(task(inputs), model, DEEP)
     assert (found.stack, found.layer, found.sources) == ("encoder", 3, (0, 1, 2))
-    np.testing.assert_allclose(found.attention, attention.numpy(), atol=1e-10)
-    np.testing.assert_allclose(found.pooling, pooling.numpy(), atol=1e-10)
+    np.testing.assert_allclose(found.attention, attention.numpy(), atol=1e-6)
+    np.testing.assert_allclose(found.pooling, pooling.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -153,8 +153,8 @@ def test_all_shares_add_up_and_the_model_stays_as_it_is(name: str) -> None:
     before = set(vars(model.encoder.blocks[2].attention.kernels["omni"]))  # type: ignore[union-attr,operator,index,arg-type]
     layers, _ = omni_shares(task(inputs), model, DEEP)
     assert len(layers) == 1
-    np.testing.assert_allclose(layers[0].attention.sum(-1), 1.0, rtol=1e-6)
-    assert layers[0].pooling.sum() == pytest.approx(1.0)
+    np.testing.assert_allclose(np.sum(layers[0].attention, axis=-1), 1.0, rtol=1e-5)
+    assert sum(layers[0].pooling) == pytest.approx(1.0, rel=1e-5)
     assert model.training
     assert set(vars(model.encoder.blocks[2].attention.kernels["omni"])) == before  # type: ignore[union-attr,operator,index,arg-type]
 
@@ -173,8 +173,7 @@ def test_layers_in_the_order_of_inherited_weights() -> None:
         found.append(omni_shares(task(inputs), model, DEEP)[0][0])
     here, there = found
     assert (here.layer, here.sources) == (there.layer, there.sources) == (3, (0, 1, 2))
-    np.testing.assert_array_equal(here.attention, there.attention)
-    np.testing.assert_array_equal(here.pooling, there.pooling)
+    assert (here.attention, here.pooling) == (there.attention, there.pooling)
 
 
 def test_padding_changes_no_share() -> None:
@@ -183,15 +182,14 @@ def test_padding_changes_no_share() -> None:
     longer = torch.cat((inputs, torch.zeros(len(inputs), 3, dtype=torch.long)), dim=1)
     (one,), _ = omni_shares(task(inputs), model, DEEP)
     (other,), _ = omni_shares(task(longer), model, DEEP)
-    np.testing.assert_allclose(one.attention, other.attention, atol=1e-12)
-    np.testing.assert_allclose(one.pooling, other.pooling, atol=1e-12)
+    assert (one.attention, one.pooling) == (other.attention, other.pooling)
 
 
 def test_other_inputs_change_the_shares() -> None:
     model = random_supernet(IMAGES).eval()
     (one,), _ = omni_shares(task(random_inputs(IMAGES)), model, DEEP)
     (other,), _ = omni_shares(task(random_inputs(IMAGES, seed=1)), model, DEEP)
-    assert np.abs(one.attention - other.attention).max() > 1e-4
+    assert np.abs(np.subtract(one.attention, other.attention)).max() > 1e-4
 
 
 # -- decoders -------------------------------------------------------------------------------------
@@ -206,8 +204,7 @@ def test_the_padding_behind_a_target_does_not_count() -> None:
     other, _ = omni_shares(task(source, longer), model, chosen)
     assert [(layer.stack, layer.layer) for layer in one] == [("encoder", 3), ("decoder", 2)]
     for here, there in zip(one, other, strict=True):
-        np.testing.assert_allclose(here.attention, there.attention, atol=1e-12)
-        np.testing.assert_allclose(here.pooling, there.pooling, atol=1e-12)
+        assert (here.attention, here.pooling) == (there.attention, there.pooling)
 
 
 def test_a_word_that_is_token_0_counts_in_a_language_model() -> None:
@@ -220,10 +217,9 @@ def test_a_word_that_is_token_0_counts_in_a_language_model() -> None:
     long = torch.cat((text, torch.zeros(1, 3, dtype=torch.long)), dim=1)
     ignored = torch.nn.functional.pad(labels, (0, 3), value=IGNORED)
     (behind,), _ = omni_shares(labelled(ignored, long), model, chosen)
-    np.testing.assert_allclose(alone.attention, behind.attention, atol=1e-12)
-    np.testing.assert_allclose(alone.pooling, behind.pooling, atol=1e-12)
+    assert (alone.attention, alone.pooling) == (behind.attention, behind.pooling)
     (few,), _ = omni_shares(task(text), model, chosen)
-    assert np.abs(alone.attention - few.attention).max() > 1e-4
+    assert np.abs(np.subtract(alone.attention, few.attention)).max() > 1e-4
 
 
 @pytest.mark.parametrize("name", ["plain", "bigbird", "full"])
@@ -231,7 +227,7 @@ def test_a_decoder_pays_its_attention_to_the_past(name: str) -> None:
     model = random_writer(DECODERS[name])
     first = targets(DECODERS[name])[:, :1]
     (found,), _ = omni_shares(task(first), model, writer("linear", "omni"))
-    np.testing.assert_allclose(found.attention.sum(-1), 1.0)
+    np.testing.assert_allclose(np.sum(found.attention, axis=-1), 1.0, rtol=1e-5)
     assert found.sources == (0, 1)
 
 
@@ -245,30 +241,15 @@ def test_maps_of_images_add_up_to_the_shares(name: str) -> None:
     model = random_supernet(settings).eval()
     (shares,), maps = omni_shares(task(inputs[:1]), model, DEEP, maps=3)
     assert [(one.example, one.layer) for one in maps] == [(0, 3)]
-    assert maps[0].attention.shape == maps[0].pooling.shape == (3, 16)
-    np.testing.assert_allclose(maps[0].pooling.sum(axis=0), 1.0)
+    assert np.shape(maps[0].attention) == np.shape(maps[0].pooling) == (3, 16)
+    np.testing.assert_allclose(np.sum(maps[0].pooling, axis=0), 1.0, rtol=1e-5)
     if name == "images":  # no class token: all queries, all positions
-        expected = shares.attention.mean(axis=(0, 1))
-        np.testing.assert_allclose(maps[0].attention.sum(axis=1), expected, atol=1e-6)
+        expected = np.mean(shares.attention, axis=(0, 1))
+        np.testing.assert_allclose(np.sum(maps[0].attention, axis=1), expected, atol=1e-5)
     else:
-        assert maps[0].attention.sum() <= 1 + 1e-9
+        assert np.sum(maps[0].attention) <= 1 + 1e-5
 
 
 def test_texts_have_no_maps() -> None:
     model = random_supernet(TOKENS).eval()
-    assert omni_shares(task(random_inputs(TOKENS)), model, DEEP, maps=3)[1] == []
-
-
-# -- which layers ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("kinds", "expected"),
-    [
-        (("omni", "softmax"), []),  # the first layer looks at the embeddings alone
-        (("softmax", "omni", "omni"), [(2, (0, 1))]),
-        (("linear", "linear", "softmax", "omni"), [(4, (1, 2, 3))]),
-    ],
-)
-def test_layers_that_look_at_several(kinds: Any, expected: list[Any]) -> None:
-    assert [place[1:] for place in omni_layers(network(*kinds), SPAN)] == expected
+    assert omni_shares(task(random_inputs(TOKENS)), model, DEEP, maps=3)[1] == ()

@@ -23,7 +23,7 @@ from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.run.folder import RunFolder, checksum
 from nas.run.layout import SPEC_FILE, attention_file
-from nas.run.omni_views import OmniLayer, OmniMap, OmniViews, views_stage
+from nas.run.omni_views import OmniViews, views_stage
 from nas.run.stage_digest import stage_digest
 from nas.search.evolution import Generation
 from nas.search.front import FrontEntry, build_front, pick
@@ -36,6 +36,7 @@ from search_spaces.encoding import encode_features, feature_names
 from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space
 from search_spaces.measurement import Measurement
+from search_spaces.omni import OmniLayer, OmniMap
 from search_spaces.operators import sample_distinct
 from search_spaces.space import Genotypes, SearchSpace
 

@@ -28,11 +28,12 @@ from nas.results.state import RUNS, RunState, find_runs, going_on, open_run, rea
 from nas.run.duration import TRAINED
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
-from nas.run.omni_views import OmniLayer, OmniViews, check_omni, read_views
+from nas.run.omni_views import OmniViews, check_omni, read_views
 from nas.run.threads import use_threads
 from nas.search.doubtful import key
 from nas.search.front import limit_text, pick, read_front
 from search_spaces.errors import DamagedRunError, NasError, UsageError
+from search_spaces.omni import OmniLayer
 
 
 def runs(

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nas.run.omni_views import sees_several_layers
 from search_spaces import load_space
 from search_spaces.architecture import Architecture
+from search_spaces.omni import omni_layers
 from service.jobs.states import State
 from tests.support import service_api_cases
 from tests.support.service_cases import SMOKE, Server, problem
@@ -112,7 +112,7 @@ def omni_network(client: httpx.Client, job: str, *, deep: bool) -> str:
     span = load_space("digits").model.omni_span
     entries = client.get(f"/jobs/{job}/front").json()["front"]
     networks = [Architecture.from_json(entry["architecture"]) for entry in entries]
-    return next(one.id for one in networks if sees_several_layers(one, span) is deep)
+    return next(one.id for one in networks if bool(omni_layers(one, span)) is deep)
 
 
 def test_a_network_is_looked_into_by_a_job_of_its_own(server: Server, alice: httpx.Client) -> None:

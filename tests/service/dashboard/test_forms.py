@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from nas.run.folder import RunFolder
-from nas.run.omni_views import sees_several_layers
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space, parse_space
+from search_spaces.omni import omni_layers
 from service.api.schemas import DurationOut, StageDurationOut
 from service.api.space_reader import SpaceReader
 from service.auth import Role
@@ -405,7 +405,7 @@ def deep_and_flat(server: Server, job: str) -> tuple[str, str]:
     folder = RunFolder.open(server.settings.runs / job)
     span = folder.spec.space.model.omni_span
     entries = read_front(folder).entries
-    deep = {sees_several_layers(one.architecture, span): one.id for one in entries}
+    deep = {bool(omni_layers(one.architecture, span)): one.id for one in entries}
     return deep[True], deep[False]
 
 
