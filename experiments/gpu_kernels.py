@@ -21,7 +21,7 @@ from rich.table import Table
 from torch import Tensor
 
 from experiments.harness import note, table_of
-from experiments.operator_speed import KINDS
+from experiments.operator_speed import KINDS, cell
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.attention import build_kernel
 
@@ -150,9 +150,5 @@ def kernel_tables(numbers: Sequence[dict[str, Any]]) -> Iterator[Table]:
             f"Causal attention on the card, ms of {TOKENS:,} positions {title}: "
             f"{HEADS} heads of {HEAD_DIM}, bf16",
             ("operator", *(f"{length:,}" for length in lengths)),
-            [(name, *(_cell(cells.get((name, n))) for n in lengths)) for name in names],
+            [(name, *(cell(cells.get((name, n))) for n in lengths)) for name in names],
         )
-
-
-def _cell(milliseconds: float | None) -> str:
-    return "" if milliseconds is None else f"{milliseconds:.3g}"

@@ -273,7 +273,7 @@ def operator_tables(numbers: dict[str, Any]) -> Iterator[Table]:
         yield table_of(
             f"Causal attention, ms for {title}: {HEADS} heads of {HEAD_DIM}",
             ("operator", *(f"{length:,}" for length in lengths)),
-            [(name, *(_cell(cells.get((name, length))) for length in lengths)) for name in names],
+            [(name, *(cell(cells.get((name, length))) for length in lengths)) for name in names],
         )
     yield table_of(
         "Length from which a linear operator is below fused softmax",
@@ -291,5 +291,6 @@ def operator_tables(numbers: dict[str, Any]) -> Iterator[Table]:
     )
 
 
-def _cell(milliseconds: float | None) -> str:
+def cell(milliseconds: float | None) -> str:
+    """Milliseconds in a table; nothing where there are none."""
     return "" if milliseconds is None else f"{milliseconds:.3g}"

@@ -22,6 +22,11 @@ def cache_dir() -> Path:
     return Path(given or platformdirs.user_cache_dir("nas-service", appauthor=False))
 
 
+def write_lock(path: Path) -> Path:
+    """Held by who changes a file."""
+    return path.with_name(path.name + ".lock")
+
+
 @contextmanager
 def file_lock(path: Path, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
     """Hold the lock file at `path` while the context is open.

@@ -25,7 +25,7 @@ from typing import Any, Literal, Self, get_args
 
 from latency.acceptance import Reading
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock
+from latency.locking import cache_dir, file_lock, write_lock
 from latency.workload import Workload
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError
@@ -298,11 +298,6 @@ def timings_id(path: Path) -> str:
     for kind in SIBLINGS:
         name = name.removesuffix(f".{kind}")
     return name
-
-
-def write_lock(path: Path) -> Path:
-    """Held by who changes a profile."""
-    return path.with_name(path.name + ".lock")
 
 
 def timing_lock(path: Path) -> Path:

@@ -22,7 +22,7 @@ from typing import Any, Self
 import numpy as np
 
 from latency.device import DeviceFingerprint
-from latency.locking import cache_dir, file_lock
+from latency.locking import cache_dir, file_lock, write_lock
 from latency.workload import Dtype
 from search_spaces.errors import DataError, NasError
 from search_spaces.files import write_json
@@ -130,7 +130,7 @@ class SpeedRecord:
         added = list(sessions)
         if not added:
             return self.read()
-        with file_lock(speed_lock(self.path)):
+        with file_lock(write_lock(self.path)):
             speed = self.read().plus(added)
             write_json(self.path, self._header() | speed.to_json())
         return speed
@@ -166,11 +166,6 @@ def read_speed(path: Path) -> tuple[SpeedRecord, Speed]:
 def speeds_dir() -> Path:
     """The folder of all of them in the user's cache."""
     return cache_dir() / "speed"
-
-
-def speed_lock(path: Path) -> Path:
-    """Held by who changes a file."""
-    return path.with_name(path.name + ".lock")
 
 
 def yardstick_call(device: str) -> Callable[[], object]:

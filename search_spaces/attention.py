@@ -225,7 +225,7 @@ def _norm(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 def _elu(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     """Two products with a state of (D × D) per head, and one more column for the denominator.
 
-    Source: Katharopoulos et al. (2020), equations 4 and 5.
+    Source: Katharopoulos et al. (2020), equations 4 and 5; OmniNet (Tay et al. 2021), section 3.2.
     """
     products = (sizes.queries + sizes.keys) * sizes.width * (sizes.head_dim + 1)
     return Tally(linear_attention=products, scalings=sizes.queries * sizes.width)
@@ -315,12 +315,6 @@ def _skip(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 # -- omnidirectional ----------------------------------------------------------------------------
 
 
-def _performer(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
-    """Source: OmniNet (Tay et al. 2021), section 3.2."""
-    products = (sizes.queries + sizes.keys) * sizes.width * (sizes.head_dim + 1)
-    return Tally(linear_attention=products, scalings=sizes.queries * sizes.width)
-
-
 def _linformer(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     """Source: Linformer (Wang et al. 2020), section 4."""
     rank = settings.linformer_rank
@@ -360,7 +354,7 @@ OPERATORS: dict[str, AttentionOperator] = {
         AttentionOperator("hedgehog", 19, _hedgehog, _sums(1, features=2), rotates=True),
         AttentionOperator("decay", 16, _decay, _sums(0, seen=False), crosses=False),
         AttentionOperator("gated_delta", 36, _gated_delta, _delta_state, crosses=False),
-        AttentionOperator("performer", 11, _performer, _sums(1)),
+        AttentionOperator("performer", 11, _elu, _sums(1)),
         AttentionOperator("linformer", 6, _linformer, _nothing, causal=False, crosses=False),
         AttentionOperator("bigbird", 12, _bigbird, _repeated_keys_and_values, grows=True),
         AttentionOperator("skip", 0, _skip, _nothing, crosses=False),

@@ -31,6 +31,7 @@ from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
 from supernet.export.weights import check_weights
 from supernet.extraction import StandAlone
+from supernet.pretrained.tensors import first_line
 from supernet.training.checkpoint import save
 
 ARCH = "nas_transformer"
@@ -149,8 +150,9 @@ def read_checkpoint(file: Path) -> dict[str, Any]:
     except NasError:
         raise
     except Exception as error:  # damage comes out as almost any of zipfile's and torch's errors
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise DataError(f"{file} cannot be read as a checkpoint of fairseq's: {reason}") from error
+        raise DataError(
+            f"{file} cannot be read as a checkpoint of fairseq's: {first_line(error)}"
+        ) from error
     if not isinstance(state, dict) or not isinstance(state.get("model"), dict):
         raise DataError(f"{file} is no checkpoint of fairseq's: it holds no model")
     return state

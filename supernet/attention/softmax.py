@@ -186,7 +186,7 @@ def past_attention(
         return fused_attention(q_BHND, k_BHMD, v_BHMD, bias_BHNM)
     if key_mask_BM is None and bias_BHNM is None and queries == keys and span == 1:
         return fused_attention(q_BHND, k_BHMD, v_BHMD, is_causal=True)
-    visible_NM = shared(_visible_past, queries, keys, span, q_BHND.device)
+    visible_NM = shared(visible_past, queries, keys, span, q_BHND.device)
     return visible_attention(q_BHND, k_BHMD, v_BHMD, visible_NM, key_mask_BM, bias_BHNM)
 
 
@@ -251,7 +251,7 @@ def _sum(mask: Tensor, bias_BHNM: Tensor | None) -> Tensor:
     return mask if bias_BHNM is None else bias_BHNM + mask
 
 
-def _visible_past(queries: int, keys: int, span: int, device: torch.device) -> Tensor:
+def visible_past(queries: int, keys: int, span: int, device: torch.device) -> Tensor:
     """Which of M states the last N of them see, ``(N, M)``."""
     query_N, key_M = state_indices(queries, keys, span, device)
     return key_M[None, :] <= query_N[:, None]

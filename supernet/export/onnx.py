@@ -40,8 +40,8 @@ from supernet.export.onnx_driver import Array, Decoder, session
 from supernet.export.onnx_failures import FAILURES
 from supernet.export.onnx_graphs import Graph, graphs_of
 from supernet.export.usage import answer_lines
-from supernet.export.weights import first_line
 from supernet.extraction import StandAlone
+from supernet.pretrained.tensors import first_line
 
 RUNTIME = f"onnxruntime {onnxruntime.__version__}"
 DRIVER_FILE = "decode.py"

@@ -116,12 +116,12 @@ def _classifier(network: StandAlone) -> Graph:
         inputs = Signature("images", torch.zeros(size), {0: "batch"})
     else:
         inputs = _text(network)
-    return Graph("classifier", ClassifierGraph(network), (inputs,), ("logits",), (None,))
+    return Graph("classifier", WholeGraph(network), (inputs,), ("logits",), (None,))
 
 
 def _embedder(network: StandAlone) -> Graph:
     outputs = ("last_hidden_state", "sentence_embedding")
-    return Graph("embedder", EmbedderGraph(network), (_text(network),), outputs, (None,))
+    return Graph("embedder", WholeGraph(network), (_text(network),), outputs, (None,))
 
 
 def _text(network: StandAlone) -> Signature:
@@ -295,28 +295,16 @@ class TraceableEmbedding(nn.Module):
         return self.extras(x_BND)  # type: ignore[no-any-return]
 
 
-class ClassifierGraph(nn.Module):
-    """Images or padded tokens → logits."""
+class WholeGraph(nn.Module):
+    """Images or padded tokens → all that the network says of them."""
 
     def __init__(self, network: StandAlone) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → logits ``(B, C)``."""
-        return self.network(inputs)  # type: ignore[no-any-return]
-
-
-class EmbedderGraph(nn.Module):
-    """Padded tokens → states and embeddings."""
-
-    def __init__(self, network: StandAlone) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens_BN: Tensor) -> tuple[Tensor, Tensor]:
-        """Tokens ``(B, N)`` → last hidden states ``(B, N, D)`` and embeddings ``(B, D)``."""
-        return self.network(tokens_BN)  # type: ignore[no-any-return]
+    def forward(self, inputs: Tensor) -> Any:
+        """Images ``(B, C, H, W)`` or tokens ``(B, N)`` → as the model's."""
+        return self.network(inputs)
 
 
 class SourceGraph(nn.Module):

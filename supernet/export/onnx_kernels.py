@@ -40,6 +40,7 @@ from supernet.attention.softmax import (
     masked_attention,
     state_indices,
     visible_attention,
+    visible_past,
 )
 from supernet.attention.window import (
     LEAST_BLOCK,
@@ -89,7 +90,7 @@ class TraceableSoftmax(SoftmaxKernel):
         bias = None
         if self.relative_keys_CW is not None:
             bias = self._relative_logits(self.relative_keys_CW, q_BHND, k_BHMD.shape[2], span)
-        visible_NM = _past(q_BHND.shape[2], k_BHMD.shape[2], span, q_BHND.device)
+        visible_NM = visible_past(q_BHND.shape[2], k_BHMD.shape[2], span, q_BHND.device)
         out_BHND = visible_attention(q_BHND, k_BHMD, v_BHMD, visible_NM, None, bias)
         return out_BHND, (k_BHMD, v_BHMD)
 
@@ -330,16 +331,10 @@ def quadratic_sums(
 ) -> tuple[Tensor, Tensor]:
     """What `causal_linear.causal_sums` computes, by the products of all queries and keys."""
     states = q_BHNC.shape[2]
-    visible_NN = _past(states, states, span, q_BHNC.device)
+    visible_NN = visible_past(states, states, span, q_BHNC.device)
     weights_BHNN = (q_BHNC @ k_BHNC.mT).masked_fill(~visible_NN, 0.0)
     out_BHNV = weights_BHNN @ v_BHNV + q_BHNC @ past_BHCV
     return out_BHNV, past_BHCV + k_BHNC.mT @ v_BHNV
-
-
-def _past(queries: int, keys: int, span: int, device: torch.device) -> Tensor:
-    """``(N, M)``, True where one of the last N states may see one of all M."""
-    query_N, key_M = state_indices(queries, keys, span, device)
-    return key_M[None, :] <= query_N[:, None]
 
 
 def _appended(

@@ -27,8 +27,9 @@ from supernet.export.contents import READING_FILE, Preprocessing
 from supernet.export.formats import package_missing
 from supernet.export.huggingface import PREFIX
 from supernet.export.stock import is_stock
-from supernet.export.weights import first_line, network_of, read_tensors
+from supernet.export.weights import network_of, read_tensors
 from supernet.pretrained.checkpoint import CONFIG_FILE
+from supernet.pretrained.tensors import first_line
 
 WEIGHTS_FILES = ("model.safetensors", "weights.pt")
 

@@ -20,7 +20,7 @@ from search_spaces.files import replacing
 from supernet.building import build_network
 from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
-from supernet.pretrained.tensors import foreign_kind
+from supernet.pretrained.tensors import first_line, foreign_kind
 from supernet.training.checkpoint import load, save
 
 _RENAMED = (
@@ -178,8 +178,3 @@ def _read_safetensors(file: Path) -> dict[str, Tensor]:
         raise DataError(
             f"{file} is no whole safetensors file ({first_line(error)}); export the network anew"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an error says."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -111,7 +111,7 @@ def opened(file: Path) -> Any:
         return safe_open(file, framework="pt")
     except (SafetensorError, OSError, ValueError) as error:
         raise DataError(
-            f"{file} is no whole safetensors file ({_first_line(error)}): fetch it anew"
+            f"{file} is no whole safetensors file ({first_line(error)}): fetch it anew"
         ) from error
 
 
@@ -159,7 +159,7 @@ def read_tensors(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Ten
                     value: Tensor = source.get_tensor(tensor.name)
                 except (SafetensorError, ValueError) as error:
                     raise DataError(
-                        f"{file}: {tensor.name} cannot be read ({_first_line(error)})"
+                        f"{file}: {tensor.name} cannot be read ({first_line(error)})"
                     ) from error
                 yield key, _finite(value.to(torch.float32, copy=True), tensor)
 
@@ -174,5 +174,6 @@ def _finite(value: Tensor, tensor: StoredTensor) -> Tensor:
     return value
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """The first line of what an error says."""
     return next(iter(str(error).splitlines()), type(error).__name__)

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from latency.acceptance import Reading
-from latency.locking import cache_dir, file_lock
+from latency.locking import cache_dir, file_lock, write_lock
 from latency.timings import (
     ENDING,
     SCHEMA,
@@ -23,9 +23,8 @@ from latency.timings import (
     timing_lock,
     timings_dir,
     timings_id,
-    write_lock,
 )
-from latency.yardstick import read_speed, speed_lock, speeds_dir
+from latency.yardstick import read_speed, speeds_dir
 from nas.console import options
 from nas.console.formatting import NOTHING, compact
 from nas.console.output import out, print_json, say
@@ -224,7 +223,7 @@ def clear(
         if isinstance(one, PreparedTexts):
             remove_prepared_texts(one, LOCK_TIMEOUT_S)
         elif isinstance(one, CachedSpeed):
-            with file_lock(speed_lock(one.file), LOCK_TIMEOUT_S):
+            with file_lock(write_lock(one.file), LOCK_TIMEOUT_S):
                 one.file.unlink(missing_ok=True)
         else:
             _remove(one)

@@ -113,6 +113,23 @@ class Family(ABC):
         return any(re.fullmatch(pattern, name) for pattern in self.unused)
 
 
+class HeadsInEmbedding(Family):
+    """A family whose heads are parts of the embedding, each with keys."""
+
+    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
+        """See `Family.problem`."""
+        name = self.model_type
+        if sizes.num_kv_heads != sizes.num_heads:
+            return f"{name} has as many heads of keys as of queries, not {sizes.num_kv_heads}"
+        width = settings.attention_dim(sizes.num_heads)
+        if width != sizes.embed_dim:
+            return (
+                f"in {name} all heads together are as wide as the embedding, {sizes.embed_dim}; "
+                f"here they are {width}"
+            )
+        return super().problem(settings, sizes)
+
+
 def network_task(network: StandAlone) -> TaskName | None:
     """What a network does, as tasks of checkpoints go; None for one that no family does."""
     if isinstance(network.network, EncoderEmbedder):

@@ -11,16 +11,15 @@ from supernet.pretrained.config import Config
 from supernet.pretrained.families.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
-    Family,
+    HeadsInEmbedding,
     Sizes,
     encoder_network,
     num_layers,
 )
-from supernet.pretrained.families.gpt2 import heads_problem
 from supernet.pretrained.names import NamePair, layer_kinds, linear_pairs, projections_name
 
 
-class BertFamily(Family):
+class BertFamily(HeadsInEmbedding):
     """``bert``, without the heads of its pre-training."""
 
     model_type = "bert"
@@ -75,10 +74,6 @@ class BertFamily(Family):
                 ("output.LayerNorm", f"{ours}.ffn_norm"),
             ):
                 yield from linear_pairs(f"{theirs}.{name}", own, True)
-
-    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
-        return heads_problem(self.model_type, settings, sizes) or super().problem(settings, sizes)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
         """See `Family.sized`."""

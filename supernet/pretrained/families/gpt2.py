@@ -11,7 +11,7 @@ from supernet.pretrained.config import Config
 from supernet.pretrained.families.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
-    Family,
+    HeadsInEmbedding,
     Sizes,
     decoder_network,
     num_layers,
@@ -19,7 +19,7 @@ from supernet.pretrained.families.base import (
 from supernet.pretrained.names import NamePair, layer_kinds, linear_pairs, projections_name
 
 
-class GPT2Family(Family):
+class GPT2Family(HeadsInEmbedding):
     """``gpt2``."""
 
     model_type = "gpt2"
@@ -74,10 +74,6 @@ class GPT2Family(Family):
         if not settings.tied_output:
             yield NamePair("lm_head.weight", ("output.weight",))
 
-    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
-        return heads_problem(self.model_type, settings, sizes) or super().problem(settings, sizes)
-
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
         """See `Family.sized`."""
         assert isinstance(settings.input, TokenInput)
@@ -93,16 +89,3 @@ class GPT2Family(Family):
             "layer_norm_epsilon": settings.norm_eps,
             "tie_word_embeddings": settings.tied_output,
         }
-
-
-def heads_problem(family: str, settings: ModelSettings, sizes: Sizes) -> str | None:
-    """Why a family whose heads are parts of the embedding, each with keys, has no such heads."""
-    if sizes.num_kv_heads != sizes.num_heads:
-        return f"{family} has as many heads of keys as of queries, not {sizes.num_kv_heads}"
-    width = settings.attention_dim(sizes.num_heads)
-    if width != sizes.embed_dim:
-        return (
-            f"in {family} all heads together are as wide as the embedding, {sizes.embed_dim}; "
-            f"here they are {width}"
-        )
-    return None

@@ -11,16 +11,15 @@ from supernet.pretrained.config import Config
 from supernet.pretrained.families.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
-    Family,
+    HeadsInEmbedding,
     Sizes,
     encoder_network,
     num_layers,
 )
-from supernet.pretrained.families.gpt2 import heads_problem
 from supernet.pretrained.names import NamePair, layer_kinds, linear_pairs, projections_name
 
 
-class ViTFamily(Family):
+class ViTFamily(HeadsInEmbedding):
     """``vit``, with its classifier."""
 
     model_type = "vit"
@@ -84,10 +83,6 @@ class ViTFamily(Family):
                 yield from linear_pairs(f"{theirs}.{name}", own, True)
         yield from linear_pairs("vit.layernorm", "encoder.final_norm", True)
         yield from linear_pairs("classifier", "classifier", True)
-
-    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
-        return heads_problem(self.model_type, settings, sizes) or super().problem(settings, sizes)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
         """See `Family.sized`."""
