@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, get_args
 
+from search_spaces.costs.states import Allocator
 from search_spaces.errors import UsageError
 
 Dtype = Literal["float32", "bfloat16"]
 Mode = Literal["forward", "generate", "decode", "prefill"]
-Allocator = Literal["live", "paged"]
 Runtime = Literal["eager", "graph", "compile"]
 
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)

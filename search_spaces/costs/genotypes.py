@@ -63,9 +63,9 @@ def genotype_state_bytes(
 ) -> Integers:
     """Bytes of the state of one sequence of genotype rows ``(N, S)``: ``(N,)``.
 
-    A network with a memory of earlier segments keeps its positions besides the `context`. Row by
-    row the numbers are otherwise those of `search_spaces.costs.states.state_bytes`; arguments and
-    errors as there. Each distinct layer is priced once, whatever the number of rows.
+    A network with a memory of earlier segments keeps its positions besides the `context`.
+    Arguments and errors are those of `search_spaces.costs.states.layer_state_bytes`. Each distinct
+    layer is priced once, whatever the number of rows.
     """
     total = np.zeros(len(genotypes), dtype=np.int64)
     depths, spans = space.depths(genotypes, "decoder"), _spans(space, genotypes, "decoder")

@@ -7,50 +7,15 @@ engines that hand out memory in pages of one size for all layers need more.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal
 
-from search_spaces.architecture import Architecture, DecoderLayer, omni_spans
+from search_spaces.architecture import DecoderLayer
 from search_spaces.attention import StateSizes, operator_of, window_of
-from search_spaces.errors import ArchitectureError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.settings import ModelSettings
 
 Allocator = Literal["live", "paged"]
-ALLOCATORS: tuple[Allocator, ...] = get_args(Allocator)
 PAGE_POSITIONS = 16
-
-
-def state_bytes(
-    settings: ModelSettings,
-    architecture: Architecture,
-    context: int,
-    dtype_bytes: int = 4,
-    allocator: Allocator = "live",
-    source: int | None = None,
-) -> int:
-    """Bytes of the state of one sequence.
-
-    Args:
-        settings: of the network's space.
-        architecture: a network with a decoder.
-        context: positions that were read, at least 1.
-        dtype_bytes: of a number of keys and values, 2 or 4; sums are fp32 whatever it is.
-        allocator: ``live`` counts the tensors; ``paged`` counts whole pages of 16 positions, and
-            windows as long as the context, as engines do that give all layers pages of one size.
-        source: positions of the source, for networks with cross-attention.
-
-    Raises:
-        ArchitectureError: for a network without a decoder.
-        UsageError: for cross-attention without a source's length.
-    """
-    decoder = architecture.decoder
-    if decoder is None:
-        raise ArchitectureError("a network without a decoder carries no state")
-    spans = omni_spans([layer.self_attention for layer in decoder.layers], settings.omni_span)
-    given = context, dtype_bytes, allocator, source
-    return sum(
-        layer_state_bytes(settings, layer, span, *given)
-        for layer, span in zip(decoder.layers, spans, strict=True)
-    )
 
 
 @lru_cache(maxsize=65_536)
@@ -63,7 +28,21 @@ def layer_state_bytes(
     allocator: Allocator = "live",
     source: int | None = None,
 ) -> int:
-    """Bytes of the state of one layer on `span` states a position; see `state_bytes`."""
+    """Bytes of the state of one sequence in one layer.
+
+    Args:
+        settings: of the network's space.
+        layer: of a decoder.
+        span: states a position that it runs on.
+        context: positions that were read, at least 1.
+        dtype_bytes: of a number of keys and values, 2 or 4; sums are fp32 whatever it is.
+        allocator: ``live`` counts the tensors; ``paged`` counts whole pages of 16 positions, and
+            windows as long as the context, as engines do that give all layers pages of one size.
+        source: positions of the source, for networks with cross-attention.
+
+    Raises:
+        UsageError: for cross-attention without a source's length.
+    """
     kind, heads = layer.self_attention, layer.self_num_heads
     operator = operator_of(settings, kind, "decoder")
     window = window_of(settings, kind)
