@@ -26,10 +26,9 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import TokenInput
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
-from supernet.data.manifest import InputFile, SplitRecord
+from supernet.data.manifest import SplitRecord
 from supernet.data.prepare.checkpoint_folder import (
     check_padding,
-    input_file,
     read_folder,
     tokenizer_record,
 )
@@ -45,7 +44,13 @@ from supernet.data.prepare.plan import (
     refuse_vocabulary,
 )
 from supernet.data.prepare.records import Record, has_columns
-from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
+from supernet.data.prepare.splits import (
+    SourcesPlan,
+    columns_of,
+    files_of,
+    read_sources,
+    refuse_columns,
+)
 from supernet.data.prepared import pairs_file, targets_file
 from supernet.data.text_batches import padded_rows
 from supernet.data.text_files import (
@@ -100,14 +105,11 @@ class SplitTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class EmbeddingPlan:
-    """Texts that were read once, and what embeds them."""
+class EmbeddingPlan(SourcesPlan):
+    """Texts and what embeds them."""
 
-    request: PrepareRequest
-    sources: Sources
-    skipped: Mapping[str, int]
-    checkpoint: Checkpoint
     tokenizer: CheckpointTokenizer
+    checkpoint: Checkpoint
     digest: str
 
     @property
@@ -130,16 +132,6 @@ class EmbeddingPlan:
             "checkpoint": self.digest,
             **self.request.column_settings,
         }
-
-    @property
-    def inputs(self) -> list[InputFile]:
-        """Everything that is read."""
-        return [input_file(self.tokenizer), *self.sources.inputs]
-
-    @property
-    def contents(self) -> dict[str, tuple[str, str]]:
-        """See `Plan.contents`."""
-        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write tokens and embeddings of every split."""
@@ -279,7 +271,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     doctor.check()
     doctor.check_left(sources.counts)
     digest = checkpoint_digest(checkpoint)
-    return EmbeddingPlan(request, sources, doctor.skipped, checkpoint, tokenizer, digest)
+    return EmbeddingPlan(request, sources, doctor.skipped, tokenizer, checkpoint, digest)
 
 
 def write_targets(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
-from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
+from supernet.data.checkpoint_tokenizer import KIND
 from supernet.data.images import Labels
 from supernet.data.manifest import (
     InputFile,
@@ -24,7 +24,6 @@ from supernet.data.manifest import (
 )
 from supernet.data.prepare.checkpoint_folder import (
     check_padding,
-    input_file,
     read_folder,
     tokenizer_record,
 )
@@ -57,6 +56,7 @@ from supernet.data.prepare.records import (
 from supernet.data.prepare.splits import (
     RecordFile,
     Sources,
+    SourcesPlan,
     columns_of,
     files_of,
     read_sources,
@@ -164,17 +164,10 @@ class ImagePlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LabelledTextPlan:
-    """Texts with labels.
+class LabelledTextPlan(SourcesPlan):
+    """Texts with labels; without a tokenizer every byte is a token."""
 
-    `tokenizer` is that of a checkpoint; None where every byte is a token.
-    """
-
-    request: PrepareRequest
-    sources: Sources
     label_names: tuple[str, ...]
-    skipped: Mapping[str, int]
-    tokenizer: CheckpointTokenizer | None = None
 
     @property
     def max_length(self) -> int:
@@ -187,17 +180,6 @@ class LabelledTextPlan:
         """The options that decide the content."""
         kind: Settings = {} if self.tokenizer is None else {"tokenizer": KIND}
         return kind | {"max_length": self.max_length} | self.request.column_settings
-
-    @property
-    def inputs(self) -> list[InputFile]:
-        """Everything that is read."""
-        read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
-        return read + self.sources.inputs
-
-    @property
-    def contents(self) -> dict[str, tuple[str, str]]:
-        """See `Plan.contents`."""
-        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write the tokens and labels of every split."""
@@ -447,7 +429,7 @@ def _plan_texts(
         keys = [*sources.keys, *([sources.groups] if request.group_by else [])]
         codes = hold_out(joined_groups(keys), labels, sources.missing)
         sources = replace(sources, codes=codes)
-    return LabelledTextPlan(request, sources, names, doctor.skipped, tokenizer)
+    return LabelledTextPlan(request, sources, doctor.skipped, tokenizer, names)
 
 
 def _numbered(sources: Sources, doctor: Doctor) -> tuple[Sources, tuple[str, ...]]:

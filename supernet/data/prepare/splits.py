@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
+from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.manifest import InputFile, written_name
+from supernet.data.prepare.checkpoint_folder import input_file
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.held_out import Codes
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, PrepareRequest
@@ -259,6 +261,30 @@ class Sources:
                 if self.codes[number] == wanted:
                     yield record
                 number += 1
+
+
+@dataclass(frozen=True, slots=True)
+class SourcesPlan:
+    """Texts that were read once, and the tokenizer of a checkpoint where they are to be its tokens.
+
+    The other plans of texts add what they make of them, see `Plan`.
+    """
+
+    request: PrepareRequest
+    sources: Sources
+    skipped: Mapping[str, int]
+    tokenizer: CheckpointTokenizer | None
+
+    @property
+    def inputs(self) -> list[InputFile]:
+        """Everything that is read."""
+        read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
+        return read + self.sources.inputs
+
+    @property
+    def contents(self) -> dict[str, tuple[str, str]]:
+        """See `Plan.contents`."""
+        return self.sources.contents
 
 
 def _role(split: str, file: RecordFile, side: int) -> str:

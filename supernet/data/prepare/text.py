@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,10 +28,9 @@ import numpy as np
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
-from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord, tokenizer_file
+from supernet.data.manifest import SplitRecord, TokenizerRecord, tokenizer_file
 from supernet.data.prepare.checkpoint_folder import (
     check_joins,
-    input_file,
     read_folder,
     tokenizer_record,
 )
@@ -47,7 +46,13 @@ from supernet.data.prepare.plan import (
     refuse_vocabulary,
 )
 from supernet.data.prepare.records import has_columns
-from supernet.data.prepare.splits import Sources, columns_of, files_of, read_sources, refuse_columns
+from supernet.data.prepare.splits import (
+    SourcesPlan,
+    columns_of,
+    files_of,
+    read_sources,
+    refuse_columns,
+)
 from supernet.data.text_files import (
     Report,
     RowWriter,
@@ -75,16 +80,8 @@ SHORTEST_LIMIT = 2  # one token and the end mark
 
 
 @dataclass(frozen=True, slots=True)
-class TextPlan:
-    """Text that was read once; a record has two values, source and target, or one.
-
-    `tokenizer` is that of a checkpoint; None where a vocabulary is learnt.
-    """
-
-    request: PrepareRequest
-    sources: Sources
-    skipped: Mapping[str, int]
-    tokenizer: CheckpointTokenizer | None = None
+class TextPlan(SourcesPlan):
+    """A record has two values, source and target, or one; without a tokenizer one is learnt."""
 
     @property
     def pairs(self) -> bool:
@@ -133,17 +130,6 @@ class TextPlan:
         if self.pairs:
             settings |= {"joint": self.request.joint, "max_ratio": self.request.max_ratio}
         return settings | self.request.column_settings
-
-    @property
-    def inputs(self) -> list[InputFile]:
-        """Everything that is read."""
-        read = [] if self.tokenizer is None else [input_file(self.tokenizer)]
-        return read + self.sources.inputs
-
-    @property
-    def contents(self) -> dict[str, tuple[str, str]]:
-        """See `Plan.contents`."""
-        return self.sources.contents
 
     def build(self, folder: Path, report: Report) -> Content:
         """Learn the vocabularies and write the token files of every split."""
@@ -409,7 +395,7 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         no_classes = np.zeros(len(groups), dtype=np.int64)
         codes = hold_out(groups, no_classes, sources.missing)
         sources = replace(sources, codes=codes)
-    return TextPlan(request, sources, doctor.skipped)
+    return TextPlan(request, sources, doctor.skipped, None)
 
 
 def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Report) -> TextPlan:
