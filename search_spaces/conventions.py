@@ -56,7 +56,6 @@ class Convention:
         scalings: count numbers multiplied one by one (norms, scaled queries, cosine weights).
         embeddings: count embedding tables, patch convolution, class token and positions.
         output_layer: count the classifier, or the product with the target embeddings.
-        translation_lengths: source and target tokens where none are given.
     """
 
     name: str
@@ -65,7 +64,6 @@ class Convention:
     scalings: bool = True
     embeddings: bool = True
     output_layer: bool = True
-    translation_lengths: tuple[int, int] = (30, 30)
 
     def flops(self, tally: Tally) -> int:
         """Floating-point operations of a part, as this convention counts them."""

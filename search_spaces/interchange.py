@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError
@@ -13,7 +13,6 @@ from search_spaces.notation import EXAMPLE, from_text, looks_like_text, to_text
 from search_spaces.settings import ModelSettings
 
 ArchitectureForm = Literal["json", "hat", "text"]
-FORMS: tuple[ArchitectureForm, ...] = get_args(ArchitectureForm)
 
 
 def detect_form(text: str) -> ArchitectureForm:

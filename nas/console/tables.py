@@ -99,9 +99,9 @@ def front_table(front: Front, picked: str | None, title: str | None = None) -> T
     return made
 
 
-def show_front(front: Front, picked: str | None, title: str | None = None) -> None:
+def show_front(front: Front, picked: str | None) -> None:
     """Print a front, and below it what the marks of doubtful values mean, if there are any."""
-    out().print(front_table(front, picked, title))
+    out().print(front_table(front, picked))
     if doubtful_key := key(front.entries):
         say(doubtful_key)
 

@@ -164,11 +164,6 @@ class WorkloadProfile:
         self.measured[0].cost(name)
         return self.memory
 
-    @cached_property
-    def by_id(self) -> dict[str, MeasuredNetwork]:
-        """Architecture id → measurement."""
-        return {one.architecture.id: one for one in self.measured}
-
     def to_json(self) -> dict[str, Any]:
         """The JSON form."""
         host = {} if self.host is None else {"host": self.host.to_json()}

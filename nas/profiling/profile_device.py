@@ -51,7 +51,7 @@ from search_spaces.space import Genotypes, SearchSpace
 
 Runtime = Literal["torch", "onnxruntime"]
 
-ROUNDS = 15
+ROUNDS = 15  # interleaved timed runs of each network
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,6 @@ class ProfileRequest:
         samples: networks timed for each workload; a smaller space is timed whole.
         seed: of what is random.
         threads: CPU threads; None leaves them to torch.
-        rounds: interleaved timed runs of each network.
         runtime: what runs them. With ``onnxruntime`` they are exported first, and the device is
             one of its own.
     """
@@ -78,7 +77,6 @@ class ProfileRequest:
     samples: int
     seed: int = 0
     threads: int | None = None
-    rounds: int = ROUNDS
     runtime: Runtime = "torch"
 
     def check(self) -> None:
@@ -126,7 +124,7 @@ class ProfileRequest:
             "workloads": [workload.to_json() for workload in self.workloads],
             "samples": num_networks(self.space, self.samples, self.seed),
             "seed": self.seed,
-            "rounds": self.rounds,
+            "rounds": ROUNDS,
         }
 
 
@@ -237,7 +235,7 @@ class _SessionTimer:
         request, reference = self._request, self._reference
         networks = request.space.decode(rows)
         others = [network for network in networks if network.id != reference.id]
-        rounds = session_rounds(request.rounds)
+        rounds = session_rounds(ROUNDS)
         with request.ready([reference, *others], self._workload) as make:
 
             def session(numbers: Sequence[int]) -> SessionTimes:
@@ -250,7 +248,7 @@ class _SessionTimer:
                 session,
                 len(others),
                 request.device,
-                num_sessions(request.rounds),
+                num_sessions(ROUNDS),
                 self._unit_ms,
                 self._speed.read(),
             )

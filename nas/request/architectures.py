@@ -17,17 +17,16 @@ Read = TypeVar("Read")
 _WAYS = f"a file, - for standard input, or a line such as {EXAMPLE!r}"
 
 
-def read_architecture(source: str, form: ArchitectureForm | None = None) -> Architecture:
+def read_architecture(source: str) -> Architecture:
     """Read an architecture that was named on the command line.
 
     Args:
         source: a file, ``-`` for standard input, or a line of `search_spaces.notation`.
-        form: how it is written; None looks at it.
 
     Raises:
         ArchitectureError: for a file that cannot be read or holds something else.
     """
-    return read_named(source, form, parse_architecture)
+    return read_named(source, None, parse_architecture)
 
 
 def read_named(

@@ -26,6 +26,8 @@ from search_spaces.tasks import TASKS, TaskName
 
 Totals = tuple[int, int]
 
+TRANSLATION_LENGTH = 30  # tokens of source and target where none are given, as in HAT's tables
+
 
 class CostModel:
     """Everything but the architecture, bound once, with the price of each layer remembered.
@@ -181,23 +183,19 @@ def cost_model(
     Arguments and errors as for `search_spaces.costs.cost`.
     """
     counted = find_convention(convention)
-    source, target = _lengths(settings, task, counted, source_length, target_length)
+    source, target = _lengths(settings, task, source_length, target_length)
     return CostModel(settings, task, counted, source, target)
 
 
 def _lengths(
-    settings: ModelSettings,
-    task: TaskName,
-    convention: Convention,
-    source: int | None,
-    target: int | None,
+    settings: ModelSettings, task: TaskName, source: int | None, target: int | None
 ) -> tuple[int, int | None]:
     longest = settings.max_length
     if TASKS[task].crosses:
-        defaults = [min(length, longest) for length in convention.translation_lengths]
+        usual = min(TRANSLATION_LENGTH, longest)
         return (
-            _checked("source_length", source, defaults[0], longest),
-            _checked("target_length", target, defaults[1], longest),
+            _checked("source_length", source, usual, longest),
+            _checked("target_length", target, usual, longest),
         )
     if target is not None:
         raise UsageError(
