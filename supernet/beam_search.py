@@ -55,8 +55,6 @@ class BeamSettings:
         max_length_factor: a in the longest output ``a * source_length + b``, end symbol included.
         max_length_offset: b.
         min_length: tokens before the end symbol may come.
-        early_stop: a sentence is done once `beam_size` hypotheses have ended. Otherwise it goes on
-            as long as a hypothesis that has not ended could still beat one of the best that have.
     """
 
     beam_size: int = 4
@@ -64,7 +62,6 @@ class BeamSettings:
     max_length_factor: float = 1.2
     max_length_offset: int = 10
     min_length: int = 1
-    early_stop: bool = True
 
     def __post_init__(self) -> None:
         if self.beam_size < 1 or self.min_length < 0:
@@ -192,7 +189,7 @@ def beam_search(
             it is noticed with the first one that may end.
 
     Source: fairseq's SequenceGenerator: of the 2K best continuations those among the first K that
-    end are finished, and the first K that do not end go on.
+    end are finished, and the first K that do not end go on. A sentence is done once K have ended.
     """
     settings = settings or BeamSettings()
     marks, width = _Marks(eos, pad), settings.beam_size
@@ -213,7 +210,7 @@ def beam_search(
         keep = [
             place
             for place, (sentence, best) in enumerate(zip(beams.sentences, best_S, strict=True))
-            if not _done(settings, best, finished[sentence], beams.written, longest[sentence])
+            if best > -math.inf and len(finished[sentence]) < width
         ]
         if len(keep) == len(beams.sentences):
             state = state.reorder(rows_SK.flatten())
@@ -378,27 +375,6 @@ def _read(
         if math.isfinite(value)
     ]
     return [row[0] for row in told], ended
-
-
-def _done(
-    settings: BeamSettings, best: float, finished: list[_Ended], written: int, longest: int
-) -> bool:
-    """Whether nothing that a sentence could still write is wanted.
-
-    Args:
-        settings: how to search.
-        best: the largest log-probability among the hypotheses that go on.
-        finished: the others.
-        written: tokens of those that go on.
-        longest: most tokens of a text.
-    """
-    if best == -float("inf"):
-        return True
-    if len(finished) < settings.beam_size or settings.early_stop:
-        return len(finished) >= settings.beam_size
-    # Further tokens only lower the log-probability, and the longest text divides it by most.
-    length = longest if settings.length_penalty > 0 else written + 1
-    return settings.score(best, length) <= _best(finished, settings.beam_size)[-1].score
 
 
 def _kept(beams: _Beams, places: list[int], index: Tensor) -> _Beams:

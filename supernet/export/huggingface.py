@@ -274,7 +274,7 @@ def generation_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
             "min_new_tokens": usual.min_length,
             "num_beams": usual.beam_size,
             "length_penalty": usual.length_penalty,
-            "early_stopping": usual.early_stop,
+            "early_stopping": True,
         }
     return values
 

@@ -100,7 +100,7 @@ def naive_beam(rule: Rule, settings: BeamSettings, length: int) -> list[tuple[in
     """The rules in words, one sentence at a time, with lists."""
     going: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     done: list[tuple[float, tuple[int, ...]]] = []
-    while going and (len(done) < settings.beam_size or not settings.early_stop):
+    while going and len(done) < settings.beam_size:
         options = [
             (score + value, text, token)
             for text, score in going
@@ -130,10 +130,8 @@ def every_text(rule: Rule, settings: BeamSettings, length: int) -> tuple[int, ..
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 1.5])
 @pytest.mark.parametrize("beam", [1, 2, 4, 7])
-@pytest.mark.parametrize("early_stop", [True, False])
-def test_equals_the_naive_twin(early_stop: bool, beam: int, penalty: float) -> None:
-    """Without early stop the twin never stops, so stopping must not lose anything."""
-    settings = BeamSettings(beam_size=beam, length_penalty=penalty, early_stop=early_stop)
+def test_equals_the_naive_twin(beam: int, penalty: float) -> None:
+    settings = BeamSettings(beam_size=beam, length_penalty=penalty)
     rules = [random_rule(seed) for seed in range(6)]
     for length in (1, 3, 8):
         found = search(rules, settings, length)
@@ -154,8 +152,8 @@ def test_one_beam_is_greedy() -> None:
 
 
 @pytest.mark.parametrize("penalty", [-0.5, 0.0, 0.6, 2.0])
-def test_wide_beams_without_early_stop_find_the_best_text_there_is(penalty: float) -> None:
-    settings = BeamSettings(beam_size=81, length_penalty=penalty, early_stop=False)
+def test_beams_for_all_texts_find_the_best_there_is(penalty: float) -> None:
+    settings = BeamSettings(beam_size=3 + 9 + 27 + 81, length_penalty=penalty)
     rules = [random_rule(seed) for seed in range(5)]
     found = search(rules, settings, 5)
     assert [texts[0].tokens for texts in found] == [every_text(r, settings, 5) for r in rules]
@@ -192,7 +190,7 @@ def short_or_long(text: tuple[int, ...]) -> Tensor:
 
 @pytest.mark.parametrize(("penalty", "text"), [(0.0, (3,)), (1.0, (4, 4, 4, 4))])
 def test_the_penalty_decides_between_short_and_long(penalty: float, text: tuple[int, ...]) -> None:
-    settings = BeamSettings(beam_size=2, length_penalty=penalty, early_stop=False)
+    settings = BeamSettings(beam_size=6, length_penalty=penalty)
     assert search([short_or_long], settings, 8)[0][0].tokens == text
 
 
@@ -204,13 +202,12 @@ def late(text: tuple[int, ...]) -> Tensor:
     return torch.tensor([odds.get(token, 0.0) for token in range(6)]).log()
 
 
-@pytest.mark.parametrize(("early_stop", "first"), [(True, 5), (False, 4)])
-def test_without_early_stop_a_long_text_may_come_late(early_stop: bool, first: int) -> None:
+def test_a_long_text_comes_too_late_once_enough_have_ended() -> None:
     def ending(text: tuple[int, ...]) -> Tensor:
         return torch.eye(6)[EOS].log() if len(text) == 19 else late(text)
 
-    settings = BeamSettings(beam_size=3, length_penalty=1.0, early_stop=early_stop)
-    assert search([ending], settings, 20)[0][0].tokens[0] == first
+    settings = BeamSettings(beam_size=3, length_penalty=1.0)
+    assert search([ending], settings, 20)[0][0].tokens[0] == 5
 
 
 def test_sentences_of_a_batch_do_not_meet() -> None:
@@ -229,7 +226,7 @@ class TestLimits:
 
     def test_each_sentence_has_its_own(self) -> None:
         def endless(text: tuple[int, ...]) -> Tensor:
-            return torch.tensor([0.0, 0.0, 0.01, 0.99, 0.0, 0.0]).log()
+            return torch.tensor([0.0, 0.0, 1e-9, 0.6, 0.4, 0.0]).log()
 
         found = beam_search(
             model_of([endless] * 3),
@@ -238,7 +235,7 @@ class TestLimits:
             bos=BOS,
             eos=EOS,
             max_length=8,
-            settings=BeamSettings(2, 1.0, 1.0, 2, early_stop=False),
+            settings=BeamSettings(2, 1.0, 1.0, 2),
         )
         assert [max(len(one.tokens) for one in texts) for texts in found] == [2, 7, 5]
 
@@ -341,11 +338,10 @@ def translated(waits: Waits, settings: BeamSettings, seed: int = 0) -> list[list
         return beam_search(step, state, lengths, bos=BOS, eos=EOS, max_length=16, settings=settings)
 
 
-@pytest.mark.parametrize("early_stop", [True, False])
 @pytest.mark.parametrize("beam", [1, 4])
-def test_each_token_is_waited_for_once(beam: int, early_stop: bool) -> None:
+def test_each_token_is_waited_for_once(beam: int) -> None:
     waits = Waits()
-    found = translated(waits, BeamSettings(beam_size=beam, early_stop=early_stop))
+    found = translated(waits, BeamSettings(beam_size=beam))
     assert all(found) and waits.found[0] == waits.found[1] == 0  # no text is empty
     for step in range(2, waits.steps):
         assert waits.found[step] == 1

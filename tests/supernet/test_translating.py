@@ -78,7 +78,7 @@ class TestRows:
         "settings",
         [
             BeamSettings(1),
-            BeamSettings(5, length_penalty=2.0, early_stop=False),
+            BeamSettings(5, length_penalty=2.0),
             BeamSettings(2, max_length_factor=0.0, max_length_offset=4, min_length=2),
         ],
     )
