@@ -34,7 +34,7 @@ from service.jobs.rows import (
     write_events,
 )
 from service.jobs.states import Action, Job, JobStateError, Kind, State
-from service.jobs.submissions import Quotas, Submission, Submissions
+from service.jobs.submissions import Quotas, Submission, submit
 from service.jobs.tables import events, jobs, owners, runs
 
 NO_QUOTAS = Quotas()
@@ -55,11 +55,10 @@ class JobStore:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._submissions = Submissions(database)
 
     def submit(self, given: Submission, quotas: Quotas = NO_QUOTAS) -> tuple[Job, bool]:
-        """Add a job; see `Submissions.submit`."""
-        return self._submissions.submit(given, quotas)
+        """Add a job; see `service.jobs.submissions.submit`."""
+        return submit(self._database, given, quotas)
 
     def get(self, identity: str) -> Job | None:
         """The job of that id."""

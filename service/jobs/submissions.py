@@ -136,38 +136,32 @@ _TOLD = {"event": "StateChanged", "action": "submit", "before": None, "attempt":
 _TRIES = 3  # somebody may be faster with the key, with the owner's first job, or deleting the run
 
 
-class Submissions:
-    """Adds jobs."""
+def submit(database: Database, given: Submission, quotas: Quotas) -> tuple[Job, bool]:
+    """Add a job.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    Returns:
+        The job, and whether it is new rather than the one that the key already stood for;
+        that one is told whatever the quotas are.
 
-    def submit(self, given: Submission, quotas: Quotas) -> tuple[Job, bool]:
-        """Add a job.
-
-        Returns:
-            The job, and whether it is new rather than the one that the key already stood for;
-            that one is told whatever the quotas are.
-
-        Raises:
-            IdempotencyError: when the key was used with another request.
-            JobStateError: when the run it is to work on was deleted.
-            QueueFullError: when the owner has too many jobs waiting.
-            NoRoomError: when the disk or the database holds as much as it may.
-        """
-        for attempt in range(1, _TRIES + 1):
-            try:
-                with self._database.writing() as connection:
-                    known = _known(connection, given)
-                    if known is not None:
-                        return known, False
-                    quotas.check_queue(connection, given.owner)
-                    quotas.check_room(connection, given.owner)
-                    return _add(connection, given, self._database.now()), True
-            except IntegrityError:
-                if attempt == _TRIES:
-                    raise
-        raise AssertionError("the last try returns or raises")
+    Raises:
+        IdempotencyError: when the key was used with another request.
+        JobStateError: when the run it is to work on was deleted.
+        QueueFullError: when the owner has too many jobs waiting.
+        NoRoomError: when the disk or the database holds as much as it may.
+    """
+    for attempt in range(1, _TRIES + 1):
+        try:
+            with database.writing() as connection:
+                known = _known(connection, given)
+                if known is not None:
+                    return known, False
+                quotas.check_queue(connection, given.owner)
+                quotas.check_room(connection, given.owner)
+                return _add(connection, given, database.now()), True
+        except IntegrityError:
+            if attempt == _TRIES:
+                raise
+    raise AssertionError("the last try returns or raises")
 
 
 def _known(connection: Connection, given: Submission) -> Job | None:
