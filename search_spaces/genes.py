@@ -51,6 +51,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.architecture import ID_LENGTH
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 from search_spaces.toml.source import TomlSource, read_text, shown, unknown_name
@@ -59,7 +60,6 @@ Value = int | float | str
 Network = Mapping[str, Any]
 
 KINDS = ("integer", "real", "category")
-ID_LENGTH = 12
 MAX_CHOICES = 1000
 MAX_SLOTS = 5000
 MAX_DECIDING = 100_000

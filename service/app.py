@@ -34,11 +34,10 @@ from service.dashboard import router as dashboard
 from service.dashboard.pages import install as install_pages
 from service.data_uploads import DataUploads
 from service.jobs.store import Store, open_store
-from service.settings import Settings
+from service.settings import API_PREFIX, Settings
 from service.uploads import Uploads
 from service.webhooks import Deliverer
 
-PREFIX = "/api/v1"
 FILES_AT_ONCE = 2  # of checkpoints, that one owner may send
 
 
@@ -77,7 +76,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
         metrics=metrics,
     )
     for module in (jobs, networks, results, catalog, uploads, data, webhook, feed):
-        app.include_router(module.router, prefix=PREFIX, responses=RESPONSES)
+        app.include_router(module.router, prefix=API_PREFIX, responses=RESPONSES)
     app.include_router(health.router, responses=RESPONSES)
     app.include_router(dashboard, include_in_schema=False)
     _describe(app)
@@ -91,7 +90,7 @@ def _describe(app: FastAPI) -> None:
     """Serve the description of the API to those who may use it."""
 
     @app.get(
-        f"{PREFIX}/openapi.json", include_in_schema=False, dependencies=[Depends(authenticate)]
+        f"{API_PREFIX}/openapi.json", include_in_schema=False, dependencies=[Depends(authenticate)]
     )
     def openapi() -> dict[str, Any]:
         return app.openapi()

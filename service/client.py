@@ -52,14 +52,13 @@ from service.api.schemas import (
     WebhookSecretOut,
 )
 from service.jobs.states import State
-from service.settings import DEFAULT_SERVER
+from service.settings import API_PREFIX, DEFAULT_SERVER
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 M = TypeVar("M", bound=BaseModel)
 
-PREFIX = "/api/v1"
 TIMEOUT_S = 30.0
 SILENCE_S = 60.0  # a stream says at least that often that it is still there
 CHECK_S = 400.0  # for a checkpoint to be read by the service
@@ -100,7 +99,7 @@ class Client:
         self._server = server.rstrip("/")
         try:
             self._http = httpx.Client(
-                base_url=self._server + PREFIX, headers=headers, timeout=TIMEOUT_S
+                base_url=self._server + API_PREFIX, headers=headers, timeout=TIMEOUT_S
             )
         except (httpx.InvalidURL, UnicodeEncodeError) as error:
             raise UsageError(f"--server or --token cannot be used: {error}") from None
@@ -498,7 +497,7 @@ def _check(answer: httpx.Response) -> None:
     if answer.is_success:
         return
     if answer.next_request is not None:
-        place = str(answer.next_request.url).partition(PREFIX)[0]
+        place = str(answer.next_request.url).partition(API_PREFIX)[0]
         raise UsageError(
             f"the service redirects to {place}: give the address where it is with --server or in "
             "NAS_SERVER"

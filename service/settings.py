@@ -18,6 +18,7 @@ from search_spaces.errors import UsageError
 
 PREFIX = "NAS_"
 PRIVATE = ("runs", "logs", "cache", "trash", "uploads", "uploaded-data")  # folders of the home
+API_PREFIX = "/api/v1"
 DEFAULT_SERVER = "http://127.0.0.1:8321"  # where clients look, as `host` and `port` say below
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
 OTHERS = 0o077

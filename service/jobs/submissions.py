@@ -15,8 +15,8 @@ from service.jobs.database import Database
 from service.jobs.rows import JOB_COLUMNS, job_of, search_text, write_events
 from service.jobs.states import Job, JobStateError, Kind, State, new_id
 from service.jobs.tables import jobs, owners, runs
+from service.settings import GIB, MIB
 
-MIB, GIB = 2**20, 2**30
 ROW_BYTES = 1000  # of a job besides its request and spec, roughly
 
 

@@ -27,8 +27,7 @@ from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.sources import PREPARED, SOURCES, Arrays, Request, Scale, Source
-
-PAD = 0
+from supernet.data.tokenizer import PAD
 
 
 @dataclass(frozen=True, eq=False, slots=True)

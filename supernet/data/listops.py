@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
+from supernet.data.tokenizer import PAD
 
 SYMBOLS = ("<pad>", *"0123456789", "[MIN", "[MAX", "[MED", "[SM", "]")
 VOCAB_SIZE = len(SYMBOLS)
-PAD = 0
 FIRST_DIGIT, FIRST_OPERATOR, CLOSE = 1, 11, 15
 
 OPERATOR_PROBABILITY = 0.25

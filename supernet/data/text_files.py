@@ -25,6 +25,7 @@ from search_spaces.errors import DataError
 
 GZIP_MARK = b"\x1f\x8b"
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+LONGEST_PAIR = 256  # tokens of a side that nas data prepare keeps by itself
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 # What is being done, how much of it is done, and how much there is (0: not known).

@@ -36,10 +36,9 @@ from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
 from supernet.tasks.base import Evaluation, Predictions, Scores, States, Stretch, Task
 from supernet.tasks.teacher import Teacher
-from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
+from supernet.tasks.texts import EVALUATION_TOKENS, SYNTHETIC_SEED, data_folder, perplexity
 from supernet.training_settings import TrainingSettings
 
-EVALUATION_TOKENS = 4096
 DISTANCES = (8, 32, 128, 512, 2048, 8192, 32768)  # that end a stretch
 SEGMENT_LENGTH = 128  # of a space whose workload names no length
 

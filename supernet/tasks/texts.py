@@ -11,6 +11,7 @@ from search_spaces.errors import DataError
 from search_spaces.loading import space_names
 from search_spaces.space import SearchSpace
 
+EVALUATION_TOKENS = 4096  # of a batch, unless a row alone is longer
 SYNTHETIC_SEED = 0  # as other data sets', its splits are the same in every run
 MOST_NATS = 700.0  # a larger exponent has no finite power
 

@@ -17,18 +17,16 @@ from supernet.data.prepared import PAIRS, PairSplit, PreparedData, check_fits, p
 from supernet.data.synthetic import NAME as SYNTHETIC
 from supernet.data.synthetic import SYNTHETIC_PAIRS
 from supernet.data.text_batches import PairBatch, pair_batches, plan_pair_batches
+from supernet.data.text_files import LONGEST_PAIR
 from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
-from supernet.tasks.texts import SYNTHETIC_SEED, data_folder, perplexity
+from supernet.tasks.texts import EVALUATION_TOKENS, SYNTHETIC_SEED, data_folder, perplexity
 from supernet.tasks.translating import StepwiseTranslator, translate_tokens
 from supernet.training_settings import TrainingSettings
-
-EVALUATION_TOKENS = 4096
-LONGEST_PAIR = 256  # tokens that nas data prepare keeps by itself
 
 
 class TranslationTask(Task[PairBatch, PairSplit]):

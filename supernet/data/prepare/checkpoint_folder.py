@@ -18,6 +18,8 @@ from supernet.data.checkpoint_tokenizer import (
 from supernet.data.manifest import InputFile, TokenizerRecord
 from supernet.pretrained.json_files import read_object, refuse_code
 
+LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
+
 
 def read_folder(folder: Path) -> CheckpointTokenizer:
     """The tokenizer of a checkpoint.

@@ -28,6 +28,7 @@ from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import SplitRecord
 from supernet.data.prepare.checkpoint_folder import (
+    LONGEST_TOKENS,
     check_padding,
     read_folder,
     tokenizer_record,
@@ -66,7 +67,6 @@ from supernet.data.tokenizer import PAD
 from supernet.extraction import StandAlone
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 
-LONGEST_TOKENS = 512  # of a checkpoint that does not say where it cuts texts
 HELD_OUT = 20  # one text in so many goes to the validation split, and as many to the test split
 FEWEST_HELD = 2  # texts, which are compared with each other
 TEXTS_PER_CHUNK = 1024

@@ -23,6 +23,7 @@ from supernet.data.manifest import (
     written_name,
 )
 from supernet.data.prepare.checkpoint_folder import (
+    LONGEST_TOKENS,
     check_padding,
     read_folder,
     tokenizer_record,
@@ -66,7 +67,6 @@ from supernet.data.text_files import Report, TokenDtype, token_dtype, writing_ro
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE
 
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena
-LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
 FEWEST_LABELS = 20  # of which it is not asked whether they are classes
 ROWS_PER_CHUNK = 1024
 

@@ -54,6 +54,7 @@ from supernet.data.prepare.splits import (
     refuse_columns,
 )
 from supernet.data.text_files import (
+    LONGEST_PAIR,
     Report,
     RowWriter,
     TokenDtype,
@@ -71,7 +72,6 @@ from supernet.data.tokenizer import (
 )
 
 LINES_PER_CHUNK = 4096
-LONGEST_PAIR = 256
 # Of a vocabulary whose size is not given.
 CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
 SIDES = ("source", "target")

@@ -15,9 +15,9 @@ from fastapi.routing import APIRoute
 from nas.run.folder import RunFolder
 from search_spaces.json_text import finite_number, parse_json
 from service.api.routes import catalog, jobs, networks, results
-from service.app import PREFIX
 from service.auth import Role
 from service.dashboard import router as dashboard
+from service.settings import API_PREFIX
 from tests.support import run_fixture, store_cases
 from tests.support.dashboard_cases import browser
 from tests.support.service_cases import SMOKE, Server, postgres_url, problem
@@ -48,7 +48,7 @@ def done(server: Server) -> str:
 def queries() -> list[tuple[str, str]]:
     """Path and parameter of everything that is asked for in an address and is text."""
     routes = []
-    for prefix, module in [("", dashboard), *((PREFIX, module.router) for module in API)]:
+    for prefix, module in [("", dashboard), *((API_PREFIX, module.router) for module in API)]:
         routes += [(prefix, route) for route in every_route(module)]
     return [
         (prefix + route.path, name)
