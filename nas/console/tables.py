@@ -146,13 +146,7 @@ def front_cells(front: Front, names: Sequence[str]) -> dict[str, Callable[[Front
 
 def _front_titles(front: Front) -> dict[str, str]:
     """Objective → title of its column."""
-    heads = {one.name: one.head for one in (*OBJECTIVES.values(), *front.objectives)}
-    return heads | {QUALITY: _quality_title(front)}
-
-
-def _quality_title(front: Front) -> str:
-    heads = {one.name: one.head for one in (*OBJECTIVES.values(), *front.objectives)}
-    return heads[QUALITY]
+    return {one.name: one.head for one in (*OBJECTIVES.values(), *front.objectives)}
 
 
 def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
@@ -161,7 +155,7 @@ def _front_columns(front: Front) -> dict[str, Callable[[FrontEntry], str]]:
     external = any(isinstance(entry.network, GeneNetwork) for entry in front.entries)
     of_texts = not external and any(entry.architecture.decoder for entry in front.entries)
     columns: dict[str, Callable[[FrontEntry], str]] = {
-        _quality_title(front): lambda entry: decimal(entry.measured.get(QUALITY), 4),
+        _front_titles(front)[QUALITY]: lambda entry: decimal(entry.measured.get(QUALITY), 4),
         "predicted": lambda entry: decimal(entry.predicted.get(QUALITY), 4),
         **({"loss": lambda entry: decimal(entry.measured.get("valid_loss"), 4)} if apart else {}),
     }
