@@ -67,18 +67,6 @@ def causal_sums(
     return from_chunks(out_cLV, batch, heads, states), sums_bCV.unflatten(0, (batch, heads))
 
 
-def causal_mean(
-    q_BHNC: Tensor, k_BHNC: Tensor, v_BHND: Tensor, past_BHCV: Tensor | None, span: int
-) -> tuple[Tensor, Tensor]:
-    """`causal_sums`, divided by the sum of the weights: a weighted mean of past values.
-
-    Returns:
-        ``(B, H, N, D)``, and sums to carry on, whose last column belongs to the denominator.
-    """
-    out_BHNV, sums_BHCV = causal_sums(q_BHNC, k_BHNC, with_ones(v_BHND), past_BHCV, span)
-    return divided(out_BHNV), sums_BHCV
-
-
 def with_ones(v_BHND: Tensor) -> Tensor:
     """Values with a last column of 1: the denominator then comes out of the same products."""
     return F.pad(v_BHND, (0, 1), value=1.0)

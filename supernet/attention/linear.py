@@ -24,7 +24,6 @@ from supernet.attention.base import (
     without_autocast,
 )
 from supernet.attention.causal_linear import (
-    causal_mean,
     causal_sums,
     divided,
     later_states,
@@ -63,9 +62,11 @@ class MeanLinearKernel(AttentionKernel):
 
     Attributes:
         max_length: positions of the longest sequence; None where positions do not matter.
+        sums: adds up the past.
     """
 
     in_full = True
+    sums = staticmethod(causal_sums)
 
     def __init__(self, max_length: int | None) -> None:
         super().__init__()
@@ -117,7 +118,8 @@ class MeanLinearKernel(AttentionKernel):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             q_BHNC = self.features(q, positions_BN)
             k_BHNC = mask_features(self.features(k, positions_BN), key_mask_BN)
-            out_BHND, sums_BHCV = causal_mean(q_BHNC, k_BHNC, v, past_BHCV, span)
+            out_BHNV, sums_BHCV = self.sums(q_BHNC, k_BHNC, with_ones(v), past_BHCV, span)
+            out_BHND = divided(out_BHNV)
         seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)
         return out_BHND.to(v_BHND.dtype), (sums_BHCV, seen_B)
 
@@ -312,6 +314,7 @@ class NormLinearKernel(AttentionKernel):
     """
 
     in_full = True
+    sums = staticmethod(causal_sums)
     EPSILON = 1e-6
 
     def __init__(self, max_dim: int) -> None:
@@ -357,7 +360,7 @@ class NormLinearKernel(AttentionKernel):
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             k_BHNC = mask_features(elu_features(k), key_mask_BN)
-            sums_BHND, past_BHCV = causal_sums(elu_features(q), k_BHNC, v, past_BHCV, span)
+            sums_BHND, past_BHCV = self.sums(elu_features(q), k_BHNC, v, past_BHCV, span)
             count_BN = ((positions_BN + 1) * span).clamp(min=1)
             out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
         seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)

@@ -23,16 +23,12 @@ from search_spaces.errors import UsageError
 from supernet.attention.base import (
     AttentionKernel,
     State,
-    next_positions,
-    seen_positions,
     state_positions,
 )
 from supernet.attention.bigbird import BigBirdKernel
-from supernet.attention.causal_linear import divided, with_ones
 from supernet.attention.gated import GatedKernel
 from supernet.attention.gated_chunks import gated_step
 from supernet.attention.linear import MeanLinearKernel, NormLinearKernel
-from supernet.attention.linear_features import elu_features
 from supernet.attention.omni import LinformerKernel
 from supernet.attention.softmax import (
     SoftmaxKernel,
@@ -216,6 +212,18 @@ class TraceableBigBird(BigBirdKernel):
         return visible_attention(q_BHND, k_BHMD, v_BHMD, visible_1NM, None), (k_BHMD, v_BHMD)
 
 
+def quadratic_sums(
+    q_BHNC: Tensor, k_BHNC: Tensor, v_BHNV: Tensor, past_BHCV: Tensor | None, span: int
+) -> tuple[Tensor, Tensor]:
+    """What `causal_linear.causal_sums` computes, by the products of all queries and keys."""
+    assert past_BHCV is not None, "a graph goes on from a state"
+    states = q_BHNC.shape[2]
+    visible_NN = visible_past(states, states, span, q_BHNC.device)
+    weights_BHNN = (q_BHNC @ k_BHNC.mT).masked_fill(~visible_NN, 0.0)
+    out_BHNV = weights_BHNN @ v_BHNV + q_BHNC @ past_BHCV
+    return out_BHNV, past_BHCV + k_BHNC.mT @ v_BHNV
+
+
 class TraceableMeanLinear(MeanLinearKernel):
     """Normalised linear attention whose new states meet each other as in quadratic attention.
 
@@ -223,51 +231,13 @@ class TraceableMeanLinear(MeanLinearKernel):
     `decode.py` does: N new states cost N² products.
     """
 
-    def causal(
-        self,
-        q_BHND: Tensor,
-        k_BHND: Tensor,
-        v_BHND: Tensor,
-        *,
-        key_mask_BN: Tensor | None = None,
-        span: int = 1,
-        state: State | None = None,
-    ) -> tuple[Tensor, State]:
-        """Attend to the past; see `AttentionKernel.causal`."""
-        past_BHCV, seen_B = _known(state, key_mask_BN)
-        positions_BN = next_positions(None, k_BHND.shape[2], span, seen_B, k_BHND.device)
-        q_BHNC, k_BHNC = self.features(q_BHND, positions_BN), self.features(k_BHND, positions_BN)
-        out_BHNV, sums_BHCV = quadratic_sums(q_BHNC, k_BHNC, with_ones(v_BHND), past_BHCV, span)
-        return divided(out_BHNV), (
-            sums_BHCV,
-            seen_positions(None, k_BHND.shape, span, seen_B, k_BHND.device),
-        )
+    sums = staticmethod(quadratic_sums)
 
 
 class TraceableNormLinear(NormLinearKernel):
     """Norm-linear attention whose new states meet each other as in quadratic attention."""
 
-    def causal(
-        self,
-        q_BHND: Tensor,
-        k_BHND: Tensor,
-        v_BHND: Tensor,
-        *,
-        key_mask_BN: Tensor | None = None,
-        span: int = 1,
-        state: State | None = None,
-    ) -> tuple[Tensor, State]:
-        """Attend to the past; see `AttentionKernel.causal`."""
-        past_BHCV, seen_B = _known(state, key_mask_BN)
-        positions_BN = next_positions(None, k_BHND.shape[2], span, seen_B, k_BHND.device)
-        q_BHNC, k_BHNC = elu_features(q_BHND), elu_features(k_BHND)
-        sums_BHND, past_BHCV = quadratic_sums(q_BHNC, k_BHNC, v_BHND, past_BHCV, span)
-        count_BN = (positions_BN + 1) * span
-        out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
-        return out_BHND, (
-            past_BHCV,
-            seen_positions(None, k_BHND.shape, span, seen_B, k_BHND.device),
-        )
+    sums = staticmethod(quadratic_sums)
 
 
 class StepByStep(GatedKernel):
@@ -326,28 +296,12 @@ def _gated_step(state_BHCV: Tensor, parts: tuple[Tensor, ...]) -> tuple[Tensor, 
     return after_BHCV, out_BH1V
 
 
-def quadratic_sums(
-    q_BHNC: Tensor, k_BHNC: Tensor, v_BHNV: Tensor, past_BHCV: Tensor, span: int
-) -> tuple[Tensor, Tensor]:
-    """What `causal_linear.causal_sums` computes, by the products of all queries and keys."""
-    states = q_BHNC.shape[2]
-    visible_NN = visible_past(states, states, span, q_BHNC.device)
-    weights_BHNN = (q_BHNC @ k_BHNC.mT).masked_fill(~visible_NN, 0.0)
-    out_BHNV = weights_BHNN @ v_BHNV + q_BHNC @ past_BHCV
-    return out_BHNV, past_BHCV + k_BHNC.mT @ v_BHNV
-
-
 def _appended(
     state: State | None, k_BHND: Tensor, v_BHND: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     assert state is not None and mask is None, "a graph goes on from a state, without padding"
     k_BHMD, v_BHMD, _ = appended(state, k_BHND, v_BHND, None)
     return k_BHMD, v_BHMD
-
-
-def _known(state: State | None, mask: Tensor | None) -> State:
-    assert state is not None and mask is None, "a graph goes on from a state, without padding"
-    return state
 
 
 FORMS: dict[type, type] = {
