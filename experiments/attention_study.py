@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +29,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from experiments.harness import Options, Study, table_of
+from experiments.harness import Options, Study, add_workers, table_of
 from experiments.search_efficiency import SIZES
 from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained
@@ -286,7 +285,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
     parser.add_argument("--space", choices=list(WORKLOADS), default="listops")
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    add_workers(parser)
     parser.add_argument("--epochs", type=int, help="from scratch, in place of the run's")
     parser.add_argument(
         "--untimed", action="store_true", help="FLOPs alone, on a machine that does other work"

@@ -26,6 +26,8 @@ from search_spaces.files import append_lines, read_lines, write_atomically
 
 RESULTS = Path(__file__).parent / "results"
 
+STDERR = 2  # for what a command says on stdout, where the numbers alone go
+
 Options = argparse.Namespace
 Numbers = Any  # as JSON knows them
 
@@ -38,7 +40,7 @@ class Study:
         name: of its module.
         question: in one sentence.
         add_options: adds its options; ``--json`` is always there.
-        measure: options → all numbers, as JSON.
+        measure: options → all numbers, as JSON; one that is none (NaN) is kept as null.
         show: numbers → tables and sentences to print.
         met: numbers → whether its marks are met, which decides the exit code.
         results: options → name of the file in ``results/`` that keeps the numbers, or a path;
@@ -59,34 +61,45 @@ class Study:
     width: int = 120
     summary: Callable[[Options, Numbers], Numbers] = lambda options, numbers: numbers
 
-    def main(self, arguments: Sequence[str] | None = None) -> int:
-        """Run it as a command.
-
-        Returns:
-            0 where its marks are met, 1 where one is missed, otherwise the code of the error.
-        """
+    @property
+    def parser(self) -> argparse.ArgumentParser:
+        """What reads its command line."""
         command = f"python -m experiments.{self.name}"
         example = f"example: {command} {self.example}" if self.example else None
         parser = argparse.ArgumentParser(command, description=self.question, epilog=example)
         self.add_options(parser)
         parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-        options = parser.parse_args(arguments)
+        return parser
+
+    def main(self, arguments: Sequence[str] | None = None) -> int:
+        """Run it as a command; numbers are kept before they are printed.
+
+        Returns:
+            0 where its marks are met, 1 where one is missed, otherwise the code of the error.
+        """
+        options = self.parser.parse_args(arguments)
         try:
             numbers = self.measure(options)
         except NasError as error:
             print(f"error: {error}", file=sys.stderr)
             return error.exit_code
+        kept = self.results(options)
+        if kept is not None:
+            file = RESULTS / f"{kept}.json" if isinstance(kept, str) else kept
+            write_atomically(file, json_of(numbers, indent=1) + "\n")
         if options.json:
-            print(json.dumps(self.summary(options, numbers), indent=2))
+            print(json_of(self.summary(options, numbers), indent=2))
         else:
             console = Console(width=None if sys.stdout.isatty() else self.width)
             for part in self.show(numbers):
                 console.print(part, markup=False)
-        kept = self.results(options)
-        if kept is not None:
-            file = RESULTS / f"{kept}.json" if isinstance(kept, str) else kept
-            write_atomically(file, json.dumps(numbers, indent=1) + "\n")
         return 0 if self.met(numbers) else 1
+
+
+def json_of(numbers: Numbers, indent: int | None = None) -> str:
+    """Numbers as JSON, which has no word for one that is none or without end: null."""
+    plain = json.loads(json.dumps(numbers), parse_constant=lambda _: None)
+    return json.dumps(plain, indent=indent)
 
 
 def note(text: object) -> None:
@@ -124,15 +137,38 @@ def journaled(
 ) -> Iterator[dict[str, Any]]:
     """Do what is not `done` in fresh processes; results, with their ``key``, go to the journal."""
     missing = [job for job in jobs if job.key not in done]
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for result in pool.map(work, missing):
-            done[result["key"]] = result
-            append_lines(journal, [json.dumps(result)])
-            yield result
+    for _, result in _in_processes(work, missing, workers):
+        done[result["key"]] = result
+        append_lines(journal, [json.dumps(result)])
+        yield result
 
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
+
+
+def _in_processes(
+    work: Callable[[Work], Done], jobs: Sequence[Work], workers: int
+) -> Iterator[tuple[Work, Done]]:
+    """Each job with its result, as they end.
+
+    Where one fails, what has not begun is left out; what was begun ends and is handed over before
+    the failure is.
+    """
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(work, job): job for job in jobs}
+        try:
+            for future in as_completed(waiting):
+                result = future.result()
+                yield waiting.pop(future), result
+        except (Exception, KeyboardInterrupt):
+            pool.shutdown(cancel_futures=True)
+            for future, job in waiting.items():
+                if not future.cancelled() and future.exception() is None:
+                    yield job, future.result()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def done_in(
@@ -159,25 +195,40 @@ def done_in(
     if workers == 1:
         yield from ((job, work(job)) for job in jobs)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        waiting = {pool.submit(work, job): job for job in jobs}
-        for future in as_completed(waiting):
-            yield waiting[future], future.result()
+    yield from _in_processes(work, jobs, workers)
+
+
+def positive(text: str) -> int:
+    """A whole number of 1 or more, of the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"give a whole number of 1 or more; given {text!r}")
+    return int(text)
 
 
 def add_workers(parser: argparse.ArgumentParser) -> None:
-    """The options that `done_in` takes."""
+    """The option of how many processes there are."""
     parser.add_argument(
         "--workers",
-        type=int,
+        type=positive,
         default=os.cpu_count() or 1,
         metavar="N",
         help="processes at once (default: %(default)s, one for each core)",
     )
+
+
+def add_executor(parser: argparse.ArgumentParser) -> None:
+    """The options that `done_in` takes."""
+    add_workers(parser)
     parser.add_argument("--executor", choices=("local", "ray"), default="local")
     parser.add_argument(
         "--ray-address", metavar="ADDRESS", help="of a cluster (default: a Ray of one's own)"
     )
+
+
+def add_numbers(parser: argparse.ArgumentParser) -> None:
+    """The option of a preset's numbers, together or one by one; `nas.request.fields.pairs`."""
+    numbers = "numbers of the preset, as retrain.epochs=45"
+    parser.add_argument("--set", nargs="*", action="extend", default=[], help=numbers)
 
 
 def done_jobs(journal: Path) -> dict[str, dict[str, Any]]:

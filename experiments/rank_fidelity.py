@@ -25,7 +25,16 @@ from numpy.typing import NDArray
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
+from experiments.harness import (
+    RESULTS,
+    Options,
+    Study,
+    done_jobs,
+    journaled,
+    note,
+    positive,
+    table_of,
+)
 from nas.request.presets import budget_for
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture
@@ -280,7 +289,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", default="digits")
     parser.add_argument("--networks", type=int, default=40, help="at least 30")
     parser.add_argument("--epochs", type=int, default=30, help="of each training from scratch")
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--workers", type=positive, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--supernet-seeds", type=int, default=3, choices=(1, 2, 3))
     parser.add_argument(
         "--strategies", default="shipped", help="'all' or names: " + "; ".join(STRATEGIES)

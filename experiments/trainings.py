@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from experiments.harness import note
 from nas.executors.base import Failure, judged
 from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.objectives.size import network_costs
@@ -182,7 +183,7 @@ def trained(
         task: with what it learns.
         settings: of the training.
         seed: of the order of the examples.
-        name: printed with the losses of every epoch; nothing is printed without one.
+        name: told with the losses of every epoch; nothing is told without one.
         folder: keeps checkpoints, from which a training that was killed goes on.
     """
     model = network.network
@@ -192,6 +193,6 @@ def trained(
     for report in trainer.run():
         losses = "".join(f", validation {loss:.4f}" for loss in report.probe_losses)
         if name:
-            print(f"{name} {report.epoch}: loss {report.train_loss:.4f}{losses}", flush=True)
+            note(f"{name} {report.epoch}: loss {report.train_loss:.4f}{losses}")
     model.load_state_dict(trainer.final_weights())
     return model

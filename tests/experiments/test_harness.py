@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from experiments import harness
-from experiments.harness import Study, done_jobs, journaled, table_of
+from experiments.harness import Study, add_workers, done_in, done_jobs, journaled, table_of
 from search_spaces.errors import UsageError
 
 
@@ -52,6 +56,33 @@ def test_json_is_the_numbers_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == {"value": 7}
 
 
+def test_a_number_that_is_none_is_null(results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {"value": 2, "tau": math.nan, "factors": [math.inf, 1.5]}
+    study = replace(STUDY, measure=lambda options: numbers)
+    assert study.main(["--value", "2", "--json"]) == 0
+    right = {"value": 2, "tau": None, "factors": [None, 1.5]}
+    for text in (capsys.readouterr().out, (results / "made_up.json").read_text()):
+        assert json.loads(text, parse_constant=pytest.fail) == right
+
+
+def test_numbers_that_cannot_be_printed_are_kept(results: Path) -> None:
+    def show(found: Any) -> list[str]:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        replace(STUDY, show=show).main(["--value", "2"])
+    assert json.loads((results / "made_up.json").read_text()) == {"value": 2}
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two"])
+def test_no_process_is_refused(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    study = replace(STUDY, add_options=add_workers)
+    assert study.parser.parse_args(["--workers", "1"]).workers == 1
+    with pytest.raises(SystemExit, match="2"):
+        study.main([f"--workers={count}"])
+    assert f"give a whole number of 1 or more; given '{count}'" in capsys.readouterr().err
+
+
 def test_an_error_is_one_sentence_and_nothing_is_kept(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,5 +113,34 @@ def test_a_journal_keeps_what_is_done(tmp_path: Path) -> None:
     journal, jobs = tmp_path / "folder" / "journal.jsonl", [Doubled(n) for n in (1, 2, 3)]
     done = {"2": {"key": "2", "value": 0}}
     fresh = list(journaled(double, jobs, done, journal, workers=1))
-    assert [line["key"] for line in fresh] == ["1", "3"] and done["2"]["value"] == 0
+    assert {line["key"] for line in fresh} == {"1", "3"} and done["2"]["value"] == 0
     assert list(done_jobs(journal).values()) == fresh and done_jobs(tmp_path / "none") == {}
+
+
+def double_but_the_first(job: Doubled) -> dict[str, object]:
+    if job == 1:
+        raise UsageError("the first fails")
+    return double(job)
+
+
+def in_journal(jobs: list[Doubled], folder: Path) -> list[str]:
+    journal = folder / "journal.jsonl"
+    with pytest.raises(UsageError, match="the first fails"):
+        list(journaled(double_but_the_first, jobs, {}, journal, workers=1))
+    return list(done_jobs(journal))
+
+
+def handed_over(jobs: list[Doubled], folder: Path) -> list[str]:
+    found = []
+    with pytest.raises(UsageError, match="the first fails"):
+        for job, _ in done_in("local", double_but_the_first, jobs, workers=2):
+            found.append(job.key)
+    return found
+
+
+@pytest.mark.parametrize("kept", [in_journal, handed_over])
+def test_where_one_fails_what_was_begun_is_handed_over_and_the_rest_left_out(
+    kept: Callable[[list[Doubled], Path], list[str]], tmp_path: Path
+) -> None:
+    found = kept([Doubled(n) for n in range(1, 1000)], tmp_path)
+    assert "2" in found and "999" not in found

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 from rich.console import Console, RenderableType
 
@@ -15,3 +17,8 @@ def printed(parts: Iterable[RenderableType]) -> str:
     for part in parts:
         console.print(part, markup=False)
     return stream.getvalue()
+
+
+def threads(workers: int, mp_context: Any) -> ThreadPoolExecutor:
+    """In the place of a study's processes, which would not know what a test has replaced."""
+    return ThreadPoolExecutor(workers)
