@@ -50,12 +50,13 @@ from experiments.attention_study import (
     searched,
     train,
 )
-from experiments.harness import Options, Study, note, table_of
+from experiments.harness import Options, Study, add_numbers, note, positive, table_of
 from experiments.searchers import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted
 from nas.profiling.timed_work import timed_call
+from nas.request.fields import pairs
 from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
@@ -267,8 +268,7 @@ def measure(options: Options) -> dict[str, Any]:
     quality = options.quality or QUALITY_OF[str(whole.data["dataset"])]
     space = space_at(whole, length, options.context)
     work = Path(options.work) / _name(options, "-")
-    given = dict(pair.split("=", 1) for pair in options.set)
-    numbers = numbers_at(space, usual, options.preset, given)
+    numbers = numbers_at(space, usual, options.preset, pairs("--set", options.set))
     train_supernet(space, numbers, work, options.preset, data=options.data, quality=quality)
     asked = oracle(str(work))
     names = list(dict.fromkeys(options.costs.split(",")))
@@ -387,9 +387,6 @@ def _check(options: Options) -> None:
         raise UsageError(
             f"a ranking is judged by at least {LEAST_RANKED} networks; given {options.ranked}"
         )
-    for pair in options.set:
-        if "=" not in pair:
-            raise UsageError(f"numbers are given as retrain.max_updates=500; found {pair!r}")
 
 
 def scratch_scores(
@@ -725,7 +722,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--timed", help=f"winners are timed for, besides those costs: {','.join(TIMES)}"
     )
     parser.add_argument("--preset", default="quick", help="whose trainings are done")
-    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
+    add_numbers(parser)
     parser.add_argument("--budget", type=int, default=160, help="evaluations of each search")
     parser.add_argument(
         "--first", type=int, default=FIRST, help="of them drawn before any is predicted"
@@ -739,7 +736,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="evaluate a small space whole, and search it with so many more seeds",
     )
     parser.add_argument("--work", default="runs/hybrid_study", help="supernet, evaluations, nets")
-    parser.add_argument("--workers", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--workers", type=positive, default=1, help="trainings at a time")
 
 
 def _results(options: Options) -> str:

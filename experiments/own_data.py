@@ -26,7 +26,7 @@ from typing import Any
 
 from rich.table import Table
 
-from experiments.harness import Options, Study, note, table_of
+from experiments.harness import STDERR, Options, Study, note, table_of
 from experiments.retrained_twins import Job, score_test, train, twin
 from nas.console.formatting import NOTHING
 from nas.request.fitted_space import MOST_PASSES, RETRAIN
@@ -123,7 +123,8 @@ def _searched(folder: Path, hours: float, run: Path) -> Path:
         words = ["search", "--data", str(folder), "--hours", f"{hours:g}", "--out", str(run)]
         note(f"{folder.name}: nas {' '.join(words)}")
         begun = time.perf_counter()
-        done = subprocess.run([sys.executable, "-c", COMMAND, *words, "--quiet"], check=False)
+        command = [sys.executable, "-c", COMMAND, *words, "--quiet"]
+        done = subprocess.run(command, stdout=STDERR, check=False)
         if done.returncode:
             raise NasError(f"the search of {folder} ended with exit code {done.returncode}")
         write_atomically(took, json.dumps(time.perf_counter() - begun))

@@ -11,10 +11,11 @@ are trained.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
@@ -24,8 +25,9 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from experiments.harness import Options, Study, table_of
+from experiments.harness import Options, Study, add_numbers, positive, table_of
 from experiments.trainings import trained, untrained
+from nas.request.fields import pairs
 from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
 from nas.search.front import pick, read_front
@@ -44,7 +46,16 @@ TWINS: tuple[AttentionKind, ...] = ("softmax", "linear")
 
 @dataclass(frozen=True)
 class Job:
-    """One training."""
+    """One training.
+
+    Attributes:
+        name: told with its losses.
+        run: the folder of a search, on whose data it is trained.
+        architecture: of the network.
+        settings: of the training.
+        seed: of weights and order of the examples.
+        work: the folder of all trainings.
+    """
 
     name: str
     run: str
@@ -55,8 +66,10 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its checkpoints and results are."""
-        return Path(self.work) / f"{self.architecture.id}-{self.seed}"
+        """Where its checkpoints and results are: of no other network, seed, settings or run."""
+        run = RunFolder.open(Path(self.run)).spec.digest
+        digest = hashlib.sha256(f"{run}:{asdict(self.settings)}".encode()).hexdigest()
+        return Path(self.work) / f"{self.architecture.id}-{self.seed}-{digest[:12]}"
 
 
 def twin(network: Architecture, kind: AttentionKind) -> Architecture:
@@ -81,7 +94,8 @@ def twin(network: Architecture, kind: AttentionKind) -> Architecture:
 def train(job: Job) -> dict[str, Any]:
     """Train one network, or take what was trained; its scores on the validation split."""
     torch.set_num_threads(1)
-    done = job.folder / "result.json"
+    folder = job.folder
+    done = folder / "result.json"
     if done.exists():
         result: dict[str, Any] = json.loads(done.read_text(encoding="utf-8"))
         return result
@@ -94,12 +108,11 @@ def train(job: Job) -> dict[str, Any]:
         job.settings,
         job.seed,
         job.name,
-        CheckpointFolder(job.folder, f"{job.architecture.id}:{asdict(job.settings)}"),
+        CheckpointFolder(folder, folder.name),
     )
-    save(job.folder / "weights.pt", {"model": network.network.state_dict()})
+    save(folder / "weights.pt", {"model": network.network.state_dict()})
     valid = score(task, network.network, job.architecture, task.valid)
     result = {
-        "name": job.name,
         "id": job.architecture.id,
         "architecture": job.architecture.to_json(),
         "seed": job.seed,
@@ -150,8 +163,7 @@ def show(content: Mapping[str, Any]) -> Iterator[Table]:
 def measure(options: Options) -> dict[str, Any]:
     """Train the winner and its twins, then test them where that is asked for."""
     spec = RunFolder.open(Path(options.run)).spec
-    overrides = dict(pair.split("=", 1) for pair in options.set)
-    settings = budget_for(spec.space, options.preset, overrides).retrain
+    settings = budget_for(spec.space, options.preset, pairs("--set", options.set)).retrain
     winner = pick(read_front(RunFolder.open(Path(options.run))), options.pick).architecture
     networks = {"winner": winner} | {f"all {kind}": twin(winner, kind) for kind in options.twins}
     jobs = [
@@ -159,17 +171,32 @@ def measure(options: Options) -> dict[str, Any]:
         for seed in options.seeds.split(",")
         for name, network in networks.items()
     ]
-    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
-        rows = list(pool.map(train, jobs))
-        if options.test:
-            tests = list(pool.map(score_test, jobs))
-            rows = [row | found for row, found in zip(rows, tests, strict=True)]
+    found = done_once(train, jobs, options.workers)
+    if options.test:
+        tests = done_once(score_test, jobs, options.workers)
+        found = [one | test for one, test in zip(found, tests, strict=True)]
     space = spec.space
     length = int(space.workload["source"]) if space.task != "classification" else None
-    for row, job in zip(rows, jobs, strict=True):
-        row["params"] = params(space.model, space.task, job.architecture)
-        row["flops"] = flops(space.model, space.task, job.architecture, source_length=length)
+    rows = [
+        {
+            "name": job.name,
+            **one,
+            "params": params(space.model, space.task, job.architecture),
+            "flops": flops(space.model, space.task, job.architecture, source_length=length),
+        }
+        for one, job in zip(found, jobs, strict=True)
+    ]
     return {"space": space.name, "settings": asdict(settings), "networks": rows}
+
+
+def done_once(
+    work: Callable[[Job], dict[str, Any]], jobs: Sequence[Job], workers: int
+) -> list[dict[str, Any]]:
+    """What comes of each job; jobs of one folder, as of a winner that is its own twin, are one."""
+    once = {job.folder: job for job in jobs}
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        found = dict(zip(once, pool.map(work, once.values()), strict=True))
+    return [found[job.folder] for job in jobs]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -177,11 +204,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", required=True, help="the folder of a finished search")
     parser.add_argument("--pick", default="best", help="best, knee or an id of its front")
     parser.add_argument("--preset", default="standard", help="whose retraining is done")
-    parser.add_argument("--set", nargs="*", default=[], help="numbers of it, as retrain.epochs=45")
+    add_numbers(parser)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--twins", nargs="*", choices=TWINS, default=TWINS, help="beside it")
     parser.add_argument("--work", default="runs/retrained_twins", help="checkpoints and weights")
-    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workers", type=positive, default=3)
     parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
 
 

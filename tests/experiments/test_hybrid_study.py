@@ -327,7 +327,8 @@ def test_everything_printed_comes_from_the_numbers_that_are_kept() -> None:
         (["--first", "33"], "2 to 32 are drawn before any is predicted; given --first 33"),
         (["--budget", "20"], "of 20 evaluations of a search 2 to 20 are drawn"),
         (["--ranked", "9"], "at least 10 networks; given 9"),
-        (["--set", "epochs"], "as retrain.max_updates=500; found 'epochs'"),
+        (["--set", "epochs"], "--set takes NAME=VALUE"),
+        (["--set", "a=1", "--set", "epochs"], "given 'epochs'"),
     ],
 )
 def test_numbers_that_say_nothing_are_refused(
@@ -335,6 +336,11 @@ def test_numbers_that_say_nothing_are_refused(
 ) -> None:
     assert STUDY.main(arguments) == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_numbers_may_be_given_one_after_the_other() -> None:
+    words = ["--set", "retrain.epochs=45", "--set", "own_seeds=2", "own_updates=600"]
+    assert STUDY.parser.parse_args(words).set == [words[1], *words[3:]]
 
 
 @pytest.mark.slow

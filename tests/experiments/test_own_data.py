@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from experiments import own_data
 from experiments.harness import Study
-from experiments.own_data import STUDY, _longer, _scores
+from experiments.own_data import STUDY, _longer, _scores, _searched
 from nas.request.fitted_space import MOST_PASSES, RETRAIN
 from supernet.data.manifest import read_manifest
 from supernet.training_settings import TrainingSettings
@@ -76,6 +77,15 @@ def test_folders_that_cannot_be_told_apart_or_read_are_refused(
     assert "same name" in capsys.readouterr().err
     assert STUDY.main(["--data", str(tmp_path)]) != 0
     assert "nas data prepare" in capsys.readouterr().err
+
+
+def test_what_a_search_says_is_no_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(own_data, "COMMAND", "print('the front')")
+    _searched(tmp_path / "pets", 1.0, tmp_path / "run")
+    captured = capfd.readouterr()
+    assert captured.out == "" and "the front" in captured.err
 
 
 @pytest.mark.slow
