@@ -5,7 +5,8 @@
 Every other kind is distilled in every layer of a checkpoint once (`supernet.inheritance.local`),
 then every placement of the kinds is evaluated with these weights. So the best placement with any
 number of converted layers is known, and for each way of choosing how much it is short of that, as
-a share of the distance between the best and the worst. A table that is cut short goes on.
+a share of the distance between the best and the worst. A table that is cut short goes on; what
+placements are known by are numbers of kinds, so each order of `--kinds` has a folder of its own.
 
 With `--contexts` it is told what placements cost at such lengths (`experiments.placement_costs`).
 With `--halves` the placement that the search names for half of the layers is fine-tuned beside
@@ -46,6 +47,7 @@ from experiments.placement_selectors import (
 )
 from experiments.shared_prefixes import shared_prefixes
 from nas.console.commands.search import Here
+from nas.console.formatting import decimal
 from nas.objectives import QUALITY, QualityMetric
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
@@ -166,11 +168,16 @@ def costs(run: Run, kinds: list[str], options: Options) -> list[dict[str, Any]]:
     """`costs_at` all lengths, now or earlier."""
     found: list[dict[str, Any]] = []
     for length in options.contexts:
-        file = options.work / COSTS_FILE.format(length)
+        file = kept_in(options) / COSTS_FILE.format(length)
         if not file.exists():
             write_atomically(file, json.dumps(costs_at(run.space, kinds, length)))
         found += json.loads(file.read_text(encoding="utf-8"))
     return found
+
+
+def kept_in(options: Options) -> Path:
+    """The folder of what is known of placements of these kinds, in this order."""
+    return Path(options.work, options.kinds)
 
 
 def tuning(run: Run, options: Options, updates: int) -> TrainingSettings:
@@ -206,7 +213,7 @@ def halves(run: Run, kinds: list[str], table: PlacementTable, options: Options) 
     supernet = trained_supernet(run.spec, run.first_weights())
     test = run.task.open_test()
     own = placed(run.space, kinds, (0,) * table.num_layers)
-    journal = options.work / HALVES_JOURNAL
+    journal = kept_in(options) / HALVES_JOURNAL
     done = done_jobs(journal)
     settings = tuning(run, options, options.half_updates)
     rows = []
@@ -247,7 +254,7 @@ def tested(run: Run, network: StandAlone, split: Any) -> dict[str, float]:
 
 def tune(run: Run, kinds: list[str], placements: list[Placement], options: Options) -> list[float]:
     """The qualities of placements after a short training of each from the checkpoint's targets."""
-    journal = options.work / TUNED_JOURNAL
+    journal = kept_in(options) / TUNED_JOURNAL
     done = done_jobs(journal)
     supernet = trained_supernet(run.spec, run.first_weights())
     settings = tuning(run, options, options.tuned_updates)
@@ -273,9 +280,9 @@ def tune(run: Run, kinds: list[str], placements: list[Placement], options: Optio
     return found
 
 
-def _learnt(options: Options, updates: int) -> tuple[int, float, int]:
+def _learnt(options: Options, updates: int) -> tuple[int, float, int, bool]:
     """What a short training is known by, beside its network."""
-    return updates, options.tuned_rate, options.tuned_batch
+    return updates, options.tuned_rate, options.tuned_batch, options.bfloat16
 
 
 def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -> dict[str, Any]:
@@ -285,6 +292,7 @@ def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -
     chosen = [tuple(row) for row in table.placements[drawn].tolist()]
     before = [table.known[one] for one in chosen]
     after = tune(run, kinds, chosen, options)
+    tau = float(kendalltau(before, after).statistic)
     return {
         "updates": options.tuned_updates,
         "learning_rate": options.tuned_rate,
@@ -292,7 +300,7 @@ def tuned(run: Run, kinds: list[str], table: PlacementTable, options: Options) -
         "placements": chosen,
         "before": before,
         "after": after,
-        "tau": float(kendalltau(before, after).statistic),
+        "tau": tau if math.isfinite(tau) else None,  # of one placement, or of equal ones
     }
 
 
@@ -303,7 +311,7 @@ def measure(options: Options) -> dict[str, Any]:
     options.work.mkdir(parents=True, exist_ok=True)
     space = kinds_space(options.checkpoint, kinds, options.recall_window, options.length)
     run = distilled_run(options, space)
-    found = evaluate_all(run, kinds, options.work / JOURNAL)
+    found = evaluate_all(run, kinds, kept_in(options) / JOURNAL)
     placements = sorted(found)
     errors = run.folder.read_json(DISTILLED_ERRORS_FILE)
     layers = len(placements[0])
@@ -389,7 +397,7 @@ def show(numbers: dict[str, Any]) -> Iterator[Table | str]:
     if of := numbers.get("tuned"):
         yield table_of(
             f"after {of['updates']} updates at a rate of {of['learning_rate']:g}: Kendall's τ with "
-            f"before is {of['tau']:.2f}",
+            f"before is {decimal(of['tau'], 2)}",
             ["placement", "before", "after"],
             [
                 [" ".join(kinds[kind] for kind in one), f"{before:.4g}", f"{after:.4g}"]
@@ -466,9 +474,12 @@ def _half_marks(numbers: dict[str, Any]) -> dict[str, float]:
         marks[RECALL_RATIO] = recall / halves["own"][RECALL]
     placement = next(one["placement"] for one in halves["rows"] if one["chosen_by"] == "search")
     own = [0] * len(placement)
+    longest = max((one["context"] for one in numbers["costs"]), default=0)
     states = {
-        tuple(one["placement"]): one[CACHE] for one in numbers["costs"] if CACHE in one
-    }  # of the longest context, which comes last
+        tuple(one["placement"]): one[CACHE]
+        for one in numbers["costs"]
+        if CACHE in one and one["context"] == longest
+    }
     if states:
         marks[STATE_RATIO] = states[tuple(sorted(placement))] / states[tuple(own)]
     if len(losses) > 1:

@@ -61,12 +61,54 @@ def test_a_table_of_all_placements(
     assert list(placement_table.show(whole))
     kept = np.load(tmp_path / "tiny.npz", allow_pickle=False)
     assert kept["placements"].shape == (8, 3) and np.isfinite(kept["qualities"]).all()
-    journal = tmp_path / "work" / placement_table.JOURNAL
+    journal = tmp_path / "work" / "softmax,linear" / placement_table.JOURNAL
     lines = journal.read_text().splitlines()
     assert len(lines) == 8
     journal.write_text("".join(f"{line}\n" for line in lines[:5]))
     assert placement_table.STUDY.main(given) in (0, 1)
     assert sorted(journal.read_text().splitlines()) == sorted(lines)
+
+
+def test_kinds_in_another_order_are_the_same_placements(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared_stream(tmp_path, byte_level(marked=True))
+    monkeypatch.setattr(placement_table, "RESULTS", tmp_path)
+    monkeypatch.setattr("experiments.harness.RESULTS", tmp_path)
+    found = []
+    for kinds in (["softmax", "window:16", "linear"], ["softmax", "linear", "window:16"]):
+        given = ["--checkpoint", str(llama), "--data", str(tmp_path / "data"), "--updates", "2"]
+        given += ["--work", str(tmp_path / "work"), "--seeds", "1", "--kinds", ",".join(kinds)]
+        assert placement_table.STUDY.main([*given, "--json"]) in (0, 1)
+        lines = (tmp_path / "placement_table.jsonl").read_text().splitlines()
+        rows = [json.loads(line) for line in lines]
+        found.append({tuple(kinds[n] for n in row["placement"]): row["quality"] for row in rows})
+    assert len(found[0]) == 27 and found[1] == pytest.approx(found[0])
+
+
+def test_a_training_in_bfloat16_is_another_one() -> None:
+    words = ["--checkpoint", "DIR", "--data", "DIR"]
+    parser = placement_table.STUDY.parser
+    plain, short = (parser.parse_args([*words, *more]) for more in ([], ["--bfloat16"]))
+    assert placement_table._learnt(plain, 9) == placement_table._learnt(parser.parse_args(words), 9)
+    assert placement_table._learnt(plain, 9) != placement_table._learnt(short, 9)
+
+
+def test_the_state_is_that_behind_the_longest_context() -> None:
+    halves = {
+        "own": {"loss": 2.0},
+        "rows": [
+            {"chosen_by": name, "placement": [1, 0], "test": {"loss": loss}}
+            for name, loss in (("search", 2.01), ("uniform", 2.2))
+        ],
+    }
+    costs = [
+        {"placement": placement, "context": context, "kv_cache_mb": megabytes}
+        for context, sizes in ((8192, (8.0, 4.0)), (1024, (1.0, 0.6)))
+        for placement, megabytes in zip(([0, 0], [0, 1]), sizes, strict=True)
+    ]
+    marks = placement_table._half_marks({"halves": halves, "costs": costs})
+    assert marks[placement_table.STATE_RATIO] == 0.5
 
 
 def test_what_two_networks_share_is_computed_once() -> None:
