@@ -57,7 +57,7 @@ from experiments import searchers
 from experiments.harness import (
     Options,
     Study,
-    add_workers,
+    add_executor,
     done_in,
     note,
     table_of,
@@ -70,9 +70,11 @@ from experiments.searchers import (
     SearchTask,
     as_json,
     at_random,
+    cell,
+    keep_rows,
+    median,
     numbers,
     rank_evolve_of,
-    words,
 )
 from latency.predictor import LatencyPredictor
 from nas.run.evaluators.table import read_columns, table_rows
@@ -90,6 +92,7 @@ PER_LAYER = ("mlp_ratio", "num_heads")
 LEVELS = (90, 95, 97, 98, 99)
 TIMED = (20, 60, 100)
 FIRST_TIMED = 60
+MOST_EVALUATIONS = 300  # of rank-evolve to the last level
 # Evaluations of a search that `--evaluations` says nothing about.
 BUDGETS = {
     "rank-evolve": 320,
@@ -354,10 +357,7 @@ def search_all(bench: Bench, jobs: Sequence[Job], options: Options) -> None:
         work.mkdir(parents=True, exist_ok=True)
     left = [job for job in jobs if not kept_in(work, job, bench).exists()]
     for job, rows in done_in(options.executor, rows_of, left, options.workers, options.ray_address):
-        file = kept_in(work, job, bench)
-        part = file.with_suffix(".part.npy")
-        np.save(part, rows)
-        part.replace(file)
+        keep_rows(kept_in(work, job, bench), rows)
         setting = f" {job.setting}" if job.setting else ""
         note(f"{job.device}: {job.searcher}{setting} seed {job.seed}: {len(rows)} evaluations")
 
@@ -544,12 +544,7 @@ def show(content: Mapping[str, Any]) -> Iterator[Table]:
     for device, by_name in content["search"].items():
         rows = []
         for name, found in by_name.items():
-            cells = []
-            for level in LEVELS:
-                low, middle, high = np.quantile(
-                    numbers(found[str(level)]), [0, 0.5, 1], method="higher"
-                )
-                cells.append(f"{words(middle)} ({words(low)}–{words(high)})")
+            cells = [cell(numbers(found[str(level)])) for level in LEVELS]
             label = f"{name} {found['setting']}" if "setting" in found else name
             least, most = min(found["share"]), max(found["share"])
             rows.append((label, *cells, f"{least:.2%} to {most:.2%}"))
@@ -564,6 +559,17 @@ def show(content: Mapping[str, Any]) -> Iterator[Table]:
     ]
     heads = ("device", "timed", "median %", "mean %", "best plain median %", "named")
     yield table_of("latency predictor on all other networks", heads, rows)
+
+
+def met(content: Mapping[str, Any]) -> bool:
+    """Whether rank-evolve gets to the last level in time on every device that was searched."""
+    ours = [
+        numbers(found[str(LEVELS[-1])])
+        for by_name in content["search"].values()
+        for name, found in by_name.items()
+        if name.startswith("rank-evolve")
+    ]
+    return all(median(reach) <= MOST_EVALUATIONS for reach in ours)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -590,7 +596,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         + ")",
     )
     parser.add_argument("--work", default="runs/hw_gpt_bench", help="where searches are kept")
-    add_workers(parser)
+    add_executor(parser)
     parser.add_argument(
         "--reference",
         type=int,
@@ -606,6 +612,7 @@ STUDY = Study(
     add_options,
     measure,
     show,
+    met,
     example="--data DIR --device a100 P100 --searcher rank-evolve random --seeds 3",
 )
 

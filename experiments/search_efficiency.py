@@ -6,11 +6,15 @@ One supernet of the space is trained. Quality is what networks inherit from it, 
 both are real, nothing is predicted by a surrogate that the searchers could profit from. Opponents
 are those of `experiments.searchers`, the best that could be built: each is told the exact costs,
 all but random search and RankNAS begin with both ends of the space, and of several sizes of a
-method the best counts. The reference is the front of everything that anybody evaluated: a large
-random sample, a long genetic search on real evaluations from the front of all opponents, and all
-runs; how many of its networks only rank-evolve found is printed. Hypervolume is measured as is
-usual in the field: objectives scaled so that the reference front reaches from 0 to 1, up to the
-point 1.1, and given as a share of the reference front's.
+method the best counts. The reference is the front of all that is evaluated here: a large random
+sample, a long genetic search on real evaluations from the front of all opponents, and all runs; how
+many of its networks only rank-evolve found is printed. What others left in the work folder has no
+part in it. Hypervolume is measured as is usual in the field: objectives scaled so that the
+reference front reaches from 0 to 1, up to the point 1.1, and given as a share of the reference
+front's.
+
+The marks are how many times as many evaluations as rank-evolve an opponent needs at least, in the
+median, to the highest share. An opponent whose budget ended before that shows nothing.
 
 A run that is stopped goes on where it was: evaluations and finished searches are kept.
 """
@@ -18,7 +22,6 @@ A run that is stopped goes on where it was: evaluations and finished searches ar
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,16 +33,18 @@ import numpy as np
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from experiments.harness import RESULTS, Options, Study, done_in, note, table_of
+from experiments.harness import RESULTS, Options, Study, add_workers, done_in, note, table_of
 from experiments.searchers import (
     SEARCHERS,
     Floats,
     Measure,
     SearchTask,
     as_json,
+    cell,
     followed,
+    keep_rows,
+    median,
     numbers,
-    words,
 )
 from experiments.trainings import Oracle, oracle, read_known, train_supernet, write_known
 from nas.search.evolution import EvolutionSettings, evolve
@@ -173,7 +178,7 @@ def evaluate_all(space: str, work: Path, jobs: Sequence[Job], workers: int) -> N
     for job, (order, fresh) in done_in("local", run_job, todo, workers):
         known |= fresh
         write_known(work, known)
-        np.save(work / f"{job.key}.npy", order)
+        keep_rows(work / f"{job.key}.npy", order)
         note(f"{job.key}: {len(order)} evaluations")
 
 
@@ -208,10 +213,15 @@ def trajectories(space: str, asked: Oracle, jobs: Sequence[Job], seeds: int) -> 
     return found
 
 
+def evaluated_by(space: str, work: Path, jobs: Sequence[Job]) -> Genotypes:
+    """What these searches, the sample and the search for the reference evaluated."""
+    around = [sample_of(space, SIZES[space].sample), np.load(work / REFERENCE_FILE)]
+    return distinct(np.concatenate(around + asked_by(jobs)))
+
+
 def found_alone(space: str, work: Path, front: Genotypes, jobs: Sequence[Job]) -> int:
     """Networks of a front that nobody but rank-evolve evaluated."""
-    others = [sample_of(space, SIZES[space].sample), np.load(work / REFERENCE_FILE)]
-    known = {row.tobytes() for rows in others + asked_by(others_of(jobs)) for row in rows}
+    known = {row.tobytes() for row in evaluated_by(space, work, others_of(jobs))}
     return sum(row.tobytes() not in known for row in front)
 
 
@@ -263,33 +273,61 @@ def longest(lines: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(max(line["evaluations"])) for name, line in lines.items()}
 
 
-def factor(reach: Sequence[float], whole: float, best: float) -> str:
-    """How many times as many evaluations as the best searcher's, or at least how many."""
-    if not np.isfinite(best):
-        return "–"
-    middle = float(np.median(reach))
-    return f"{middle / best:.1f}" if np.isfinite(middle) else f"over {whole / best:.1f}"
+@dataclass(frozen=True)
+class Factor:
+    """How many times as many evaluations as rank-evolve's a searcher needs to the highest share.
+
+    Attributes:
+        times: at least so many, where the searcher did not get there; 0 where rank-evolve did not.
+        reached: whether both got there.
+        target: the mark; None where there is none.
+    """
+
+    times: float
+    reached: bool
+    target: float | None
+
+    @property
+    def met(self) -> bool:
+        """Whether the mark is met; one that is not shown is not."""
+        return self.target is None or self.times >= self.target
+
+    def __str__(self) -> str:
+        text = f"{'' if self.reached else 'over '}{self.times:.1f}" if self.times else "–"
+        if self.target is None:
+            return text
+        text += f", target {self.target:g}"
+        return text if self.met else f"{text}: {'missed' if self.reached else 'not shown'}"
+
+
+def factors(content: Mapping[str, Any]) -> dict[str, Factor]:
+    """That of each searcher."""
+    level = str(LEVELS[-1])
+    middles = {name: median(numbers(by[level])) for name, by in content["needed"].items()}
+    best, whole = middles.get("rank-evolve", np.inf), longest(content["curves"])
+    return {
+        name: Factor(
+            min(middle, whole[name]) / best,
+            bool(np.isfinite(middle) and np.isfinite(best)),
+            TARGETS.get(name),
+        )
+        for name, middle in middles.items()
+    }
+
+
+def met(content: Mapping[str, Any]) -> bool:
+    """Whether every opponent with a mark needs as many times as many evaluations."""
+    return all(found.met for found in factors(content).values())
 
 
 def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
     """Medians, ranges and ratios."""
-    table = {
-        name: {float(level): numbers(reach) for level, reach in by.items()}
-        for name, by in content["needed"].items()
-    }
-    best = float(np.median(table["rank-evolve"][LEVELS[-1]]))
-    whole = longest(content["curves"])
+    found = factors(content)
     rows = []
-    for name, by_level in table.items():
-        cells = []
-        for level in LEVELS:
-            low, middle, high = np.quantile(by_level[level], [0.0, 0.5, 1.0], method="higher")
-            cells.append(f"{words(middle)} ({words(low)}–{words(high)})")
-        target = TARGETS.get(name)
-        verdict = "" if target is None else f", target {target:g}"
-        times = factor(by_level[LEVELS[-1]], whole[name], best)
+    for name, by_level in content["needed"].items():
+        cells = [cell(numbers(by_level[str(level)])) for level in LEVELS]
         label = f"{name} {content.get('settings', {}).get(name, '')}".strip()
-        rows.append((label, *cells, times + verdict))
+        rows.append((label, *cells, str(found[name])))
     title = f"{content['space']}: real evaluations to a share of the reference hypervolume"
     heads = ("searcher", *(f"{level:.0%}" for level in LEVELS), "at 99 % to rank-evolve")
     yield table_of(title, heads, rows)
@@ -306,7 +344,7 @@ def measure(options: Options) -> dict[str, Any]:
     evaluate_all(options.space, work, jobs, options.workers)
     evolve_reference(options.space, work, jobs)
     asked = oracle(str(work))
-    rows = np.array([np.frombuffer(key, dtype=np.int16) for key in asked.known])
+    rows = evaluated_by(options.space, work, jobs)
     points = SearchTask(asked.problem, asked).points(rows)
     extent = Measure.of(points)
     runs = trajectories(options.space, asked, jobs, options.seeds)
@@ -338,7 +376,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="beside random search and RankNAS (default: all)",
     )
     parser.add_argument("--work", default="runs/search_efficiency", help="supernet, evaluations")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    add_workers(parser)
 
 
 STUDY = Study(
@@ -347,6 +385,7 @@ STUDY = Study(
     add_options,
     measure,
     show,
+    met,
     results=lambda options: f"search_efficiency_{options.space}",
     width=140,
 )

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from nas.search.pareto import crowding_distance, hypervolume, non_dominated, non
 from nas.search.searchers.base import Observe, Problem, Searcher, search
 from nas.search.searchers.optuna_study import OptunaSearcher, SamplerName
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
+from search_spaces.files import replacing
 from search_spaces.genotypes import Genotypes
 from search_spaces.operators import (
     distinct,
@@ -171,6 +173,12 @@ SEARCHERS: Mapping[str, Mapping[str, Search]] = {
 }
 
 
+def keep_rows(file: Path, rows: Genotypes) -> None:
+    """Keep the networks of a search, in full or not at all."""
+    with replacing(file) as temporary, temporary.open("wb") as stream:
+        np.save(stream, rows)
+
+
 # -- how far they get ---------------------------------------------------------------------------
 
 
@@ -222,12 +230,22 @@ class Measure:
         def order(setting: str) -> tuple[float, ...]:
             runs = settings[setting]
             reach = [
-                float(np.median([self.first_reach(points, level) for points in runs]))
+                median([self.first_reach(points, level) for points in runs])
                 for level in reversed(levels)
             ]
-            return (*reach, -float(np.median([self.share(points) for points in runs])))
+            return (*reach, -median([self.share(points) for points in runs]))
 
         return min(settings, key=order)
+
+
+def median(values: Sequence[float]) -> float:
+    """The number in the middle, of two the mean; infinity where the upper one is."""
+    return float(np.median(values))
+
+
+def cell(reach: Sequence[float]) -> str:
+    """Median and range of numbers of evaluations, as they stand in tables."""
+    return f"{words(median(reach))} ({words(min(reach))}–{words(max(reach))})"
 
 
 def as_json(reach: Sequence[float]) -> list[int | None]:

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.hw_gpt_bench import STUDY, TableLatency, read_bench, sound
+from experiments.hw_gpt_bench import LEVELS, STUDY, TableLatency, met, read_bench, show, sound
 from search_spaces.errors import DataError
+from tests.support.study_cases import printed
 
 COUNT, LAYERS = 240, 4
 WIDTHS, DEPTHS, RATIOS, HEADS = (64, 96), (2, 3, 4), (1, 2), (2, 4, 6)
@@ -157,10 +158,27 @@ def test_latency_is_predicted_without_a_search(
 def test_rank_evolve_searches_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path)
     names = ["rank-evolve", "rank-evolve-timed"]
-    assert STUDY.main(_options(tmp_path, "--device", "board", "--searcher", *names)) == 0
+    assert STUDY.main(_options(tmp_path, "--device", "board", "--searcher", *names)) in (0, 1)
     for found in json.loads(capsys.readouterr().out)["search"]["board"].values():
         (share,) = found["share"]
         assert share > 0.8
+
+
+@pytest.mark.parametrize(
+    ("name", "reach", "text", "good"),
+    [
+        ("rank-evolve", [200, 390, 300, 290], "295 (200–390)", True),
+        ("rank-evolve-timed", [200, 390, 304, 298], "301 (200–390)", False),
+        ("rank-evolve", [200, None, None], "× (200–×)", False),
+        ("evolution", [None], "× (×–×)", True),
+    ],
+)
+def test_at_most_300_evaluations_in_the_median_are_asked_of_our_searcher(
+    name: str, reach: list[int | None], text: str, good: bool
+) -> None:
+    numbers = {**dict.fromkeys(map(str, LEVELS), reach), "share": [0.5]}
+    content = {"search": {"board": {name: numbers}}, "latency": {}}
+    assert met(content) is good and text in printed(show(content))
 
 
 @pytest.mark.parametrize(
