@@ -12,18 +12,19 @@ The mFormer paper reports BLEU near 0 for linear attention anywhere in a decoder
 its search. Here the same small network, 3 + 3 layers of 192, is trained from scratch with softmax
 or cosFormer attention in each of {encoder self, decoder self, cross} (eight combinations), with
 norm-linear attention in all three places, and with omnidirectional encoder and decoder
-self-attention. Finished trainings are kept, in a journal and in the results, and not repeated.
+self-attention. Finished trainings are kept, those of each data set in a folder of its own, and not
+repeated; a whole study, with `--test` and `--times`, goes to the results.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
-import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -35,7 +36,7 @@ import torch
 from rich.table import Table
 
 from experiments.decoder_measures import LENGTHS, attended_share, time_per_token
-from experiments.harness import RESULTS, Options, Study, done_jobs, journaled, note, table_of
+from experiments.harness import Options, Study, add_workers, done_jobs, journaled, note, table_of
 from search_spaces.architecture import (
     Architecture,
     AttentionKind,
@@ -44,8 +45,10 @@ from search_spaces.architecture import (
     EncoderLayer,
     EncoderStack,
 )
+from search_spaces.files import append_lines
 from search_spaces.settings import LinearKernel, ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
+from supernet.data.manifest import read_manifest
 from supernet.data.prepared import PAIRS
 from supernet.data.text_batches import pair_batches
 from supernet.extraction import StandAlone
@@ -71,7 +74,7 @@ TRAINING = TrainingSettings(
     check_every=4,
     bfloat16=True,
 )
-PUBLISHED = RESULTS / "decoder_linear.json"
+JOURNAL = "journal.jsonl"
 
 
 # -- the networks: one shape, with every attention in every place ------------------------------
@@ -239,44 +242,26 @@ def _bleu(
     return corpus_bleu(lines, references).score
 
 
-def finished(journal: Path, anew: bool = False) -> dict[str, Any]:
-    """What was trained before, by key: in this journal, or, alike, for the published results.
-
-    Args:
-        journal: of this work folder.
-        anew: leave the published results out.
-    """
-    done = {}
-    if PUBLISHED.exists() and not anew:
-        published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-        # What settings were added since was as it is by default.
-        if asdict(TRAINING) | published["training"] == asdict(TRAINING):
-            done = {line["key"]: line for line in published["trainings"]}
-    return done_jobs(journal) | done
-
-
-def published_times() -> dict[str, list[float]]:
-    """Milliseconds per token of each variant in the published results, where there are any."""
-    if not PUBLISHED.exists():
-        return {}
-    rows = json.loads(PUBLISHED.read_text(encoding="utf-8"))["variants"]
-    return {row["variant"]: list(row["ms_per_token"].values()) for row in rows}
+def kept_in(work: Path, data: Path) -> Path:
+    """The folder of the trainings with these data and today's settings."""
+    text = f"{read_manifest(data).request}:{asdict(TRAINING)}"
+    return work / hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def add_scores(
     jobs: Sequence[Job], results: Sequence[dict[str, Any]], workers: int, test: bool
 ) -> None:
-    """Add to each result what is asked for and not known of it yet; needs its weights."""
-    pairs = list(zip(jobs, results, strict=True))
+    """Add to each result what is asked for and not known of it yet, and keep it."""
+    asked: dict[str, Callable[[Job], float | None]] = {"attended": attended}
+    asked |= {"test_bleu": score_test} if test else {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        unseen = [pair for pair in pairs if "attended" not in pair[1]]
-        shares = pool.map(attended, [job for job, _ in unseen])
-        for (_, result), share in zip(unseen, shares, strict=True):
-            result["attended"] = share
-        untested = [pair for pair in pairs if test and "test_bleu" not in pair[1]]
-        scores = pool.map(score_test, [job for job, _ in untested])
-        for (_, result), score in zip(untested, scores, strict=True):
-            result["test_bleu"] = score
+        for name, score in asked.items():
+            pairs = zip(jobs, results, strict=True)
+            unseen = [(job, result) for job, result in pairs if name not in result]
+            scores = pool.map(score, [job for job, _ in unseen])
+            for (job, result), value in zip(unseen, scores, strict=True):
+                result[name] = value
+                append_lines(Path(job.work) / JOURNAL, [json.dumps(result)])
 
 
 def tokens_and_words(data: Path) -> tuple[int, int]:
@@ -314,7 +299,7 @@ def summary(
                 "valid_bleu": float(np.mean([result["valid_bleu"] for result in mine])),
                 metric: float(np.mean(bleu)),
                 "spread": float(np.std(bleu, ddof=1)) if len(bleu) > 1 else None,
-                "attended": mine[0]["attended"],
+                "attended": _mean([result["attended"] for result in mine]),
                 "target": VARIANTS[name].target,
                 "ms_per_token": dict(zip(map(str, LENGTHS), times.get(name, []), strict=False)),
             }
@@ -323,6 +308,12 @@ def summary(
     for row in rows:
         row["share"] = row[metric] / best["all softmax"] if "all softmax" in best else None
     return rows
+
+
+def _mean(shares: Sequence[float | None]) -> float | None:
+    """That of several seeds; None where there is nothing to look at."""
+    there = [share for share in shares if share is not None]
+    return float(np.mean(there)) if there else None
 
 
 def tables(content: Mapping[str, Any]) -> list[Table]:
@@ -355,13 +346,14 @@ def tables(content: Mapping[str, Any]) -> list[Table]:
 def measure(options: Options) -> dict[str, Any]:
     """Train, score and time."""
     torch.set_num_threads(1)
+    work = kept_in(Path(options.work), Path(options.data))
     jobs = [
-        Job(variant, int(seed), options.data, options.work)
+        Job(variant, int(seed), options.data, str(work))
         for seed in options.seeds.split(",")
         for variant in options.variants
     ]
-    journal = Path(options.work) / "journal.jsonl"
-    done = finished(journal, options.anew)
+    journal = work / JOURNAL
+    done = done_jobs(journal)
     if options.finished:
         jobs = [job for job in jobs if job.key in done]
     for result in journaled(train, jobs, done, journal, options.workers):
@@ -371,19 +363,33 @@ def measure(options: Options) -> dict[str, Any]:
         )
     results = [done[job.key] for job in jobs]
     add_scores(jobs, results, options.workers, options.test)
-    times = {} if options.anew else published_times()
+    times: dict[str, list[float]] = {}
     if options.times:
         chosen = [VARIANTS[name] for name in options.variants]
         pairs = [(v.settings(4000, 2 * LENGTHS[-1]), v.architecture) for v in chosen]
-        times |= dict(zip(options.variants, time_per_token(pairs), strict=True))
+        times = dict(zip(options.variants, time_per_token(pairs), strict=True))
     num_tokens, num_words = tokens_and_words(Path(options.data))
     return {
         "training": asdict(TRAINING),
         "valid_tokens": num_tokens,
         "valid_words": num_words,
         "variants": summary(results, times, num_tokens, num_words),
-        "trainings": [done[key] for key in sorted(done)],
+        "trainings": sorted(results, key=lambda result: str(result["key"])),
     }
+
+
+def met(content: Mapping[str, Any]) -> bool:
+    """Whether every variant keeps the share of softmax's BLEU that is asked of it."""
+    rows = content["variants"]
+    return bool(rows) and all(row["share"] and row["share"] >= row["target"] for row in rows)
+
+
+def results_of(options: Options) -> str | None:
+    """The file that keeps a whole study; what is a part of one would replace it."""
+    seeds = {int(seed) for seed in options.seeds.split(",")}
+    all_there = seeds == set(SEEDS) and set(options.variants) == set(VARIANTS)
+    whole = all_there and options.test and options.times and not options.finished
+    return "decoder_linear" if whole else None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -391,11 +397,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", required=True, help="Multi30k, prepared with 4,000 tokens")
     parser.add_argument("--work", default="runs/decoder_linear", help="journal and weights")
     parser.add_argument("--seeds", default=",".join(map(str, SEEDS)))
-    parser.add_argument("--variants", nargs="*", default=list(VARIANTS), help="names; default all")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=list(VARIANTS),
+        default=list(VARIANTS),
+        metavar="NAME",
+        help=f"default: all of {'; '.join(VARIANTS)}",
+    )
+    add_workers(parser)
     parser.add_argument("--test", action="store_true", help="score the test split, at the very end")
     parser.add_argument("--finished", action="store_true", help="only what is trained already")
-    parser.add_argument("--anew", action="store_true", help="use no published training")
     parser.add_argument("--times", action="store_true", help="time decoding at each length")
 
 
@@ -405,7 +417,8 @@ STUDY = Study(
     add_options,
     measure,
     tables,
-    results=lambda options: "decoder_linear",
+    met,
+    results_of,
     width=190,
 )
 

@@ -39,18 +39,21 @@ def attended_share(network: StandAlone, batches: Iterable[PairBatch]) -> float:
         batches: what it reads.
     """
     shares: list[Tensor] = []
+    of_tokens: list[Tensor] = []
     with _watched(shares):
         network.eval()
         for batch in batches:
             network(batch.source, batch.inputs)
-    return float(torch.cat(shares).mean())
+            of_tokens += [one.mT[batch.target_mask].flatten() for one in shares]
+            shares.clear()
+    return float(torch.cat(of_tokens).mean())
 
 
 def share_of(weights_BHNM: Tensor, mask_BM: Tensor) -> Tensor:
-    """``exp(entropy) / length`` of every row of weights, flat."""
+    """``exp(entropy) / length`` of every row of weights, ``(B, H, N)``."""
     entropy_BHN = torch.special.entr(weights_BHNM).sum(dim=-1)
     shares_BHN: Tensor = entropy_BHN.exp() / mask_BM.sum(dim=1)[:, None, None]
-    return shares_BHN.flatten()
+    return shares_BHN
 
 
 @contextmanager
