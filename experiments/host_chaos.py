@@ -43,7 +43,7 @@ from rich.console import RenderableType
 from experiments.file_writers import Watch, Write, late_writes
 from experiments.harness import Options, Study, note, table_of
 from experiments.hosts import SWITCH, SWITCH_ADDRESS, Hosts, hosts, leaf, missing
-from experiments.kill_stages import events_of, result_of
+from experiments.kill_stages import events_of, result_of, run_to_end
 from experiments.ray_chaos import REQUEST, evaluations
 from experiments.ray_hosts import ADDRESS, HEAD, NAS, RayHosts, environment
 from experiments.service_process import Service, end
@@ -87,6 +87,7 @@ class Outcome:
     """What came of it.
 
     Attributes:
+        number: of the run in the plan, from 1 on.
         blow: what was asked for.
         host: the host it fell on.
         stage: in which stage, or ``after the end``.
@@ -100,6 +101,7 @@ class Outcome:
         error: why it did not end well, if so.
     """
 
+    number: int
     blow: Blow
     host: str
     stage: str
@@ -476,6 +478,7 @@ class Ground:
             error = str(failure)
         seconds = round(time.perf_counter() - began, 1)
         return Outcome(
+            number,
             blow,
             attempt.host,
             attempt.stage,
@@ -556,14 +559,14 @@ def measure(options: Options) -> list[dict[str, Any]]:
     with ground(options) as current, tempfile.TemporaryDirectory() as folder:
         calm = Path(folder) / "calm"
         search = [*NAS, "search", *REQUEST, "--seed", str(options.seed), "--out", str(calm)]
-        subprocess.run([*search, "--quiet"], check=True, env={**os.environ, **environment()})
+        run_to_end([*search, "--quiet"], {**os.environ, **environment()})
         wanted, stages = result_of(calm), [str(one["stage"]) for one in events_of(calm)]
         rng = np.random.default_rng(options.seed)
         blows = plan(rng, options.times, stages, bool(options.database))
-        for number, blow in enumerate(blows[options.first :], options.first):
+        for number, blow in enumerate(blows[options.first :], options.first + 1):
             hung = bool(found) and found[-1].error is not None
             found.append(current(hung).outcome(number, blow, wanted))
-            note(" | ".join(row(number, found[-1])))
+            note(" | ".join(row(found[-1])))
             if found[-1].error:
                 note(found[-1].error)
     return [asdict(one) for one in found]
@@ -572,7 +575,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
 HEADS = ("run", "what", "stage", "away s", "noticed after s", "left", "redone", "results", "s")
 
 
-def row(number: int, one: Outcome) -> tuple[str, ...]:
+def row(one: Outcome) -> tuple[str, ...]:
     """A line of the table."""
     blow = one.blow
     what = "nothing left to hit" if one.stage == "after the end" else f"{blow.target} {one.host}"
@@ -582,7 +585,7 @@ def row(number: int, one: Outcome) -> tuple[str, ...]:
     wrong = [*(["ended badly"] if one.error else []), *(["late writes"] if one.late else [])]
     wrong += ["repeated"] if one.repeated else []
     return (
-        str(number + 1),
+        str(one.number),
         what,
         one.stage,
         f"{blow.cut_s:g}" if blow.target in ("cut", JOB) else "-",
@@ -602,8 +605,7 @@ def outcome_of(numbers: dict[str, Any]) -> Outcome:
 def show(found: list[dict[str, Any]]) -> Iterator[RenderableType]:
     """A line for each run, and how many met all marks."""
     outcomes = [outcome_of(one) for one in found]
-    rows = [row(number, one) for number, one in enumerate(outcomes)]
-    yield table_of("Runs on three hosts", HEADS, rows)
+    yield table_of("Runs on three hosts", HEADS, map(row, outcomes))
     yield f"{len(outcomes)} runs; all marks met: {sum(one.good for one in outcomes)}"
 
 

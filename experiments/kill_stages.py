@@ -13,7 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from experiments.harness import Options, Study, note
 from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, FRONT_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, search_stages
+from search_spaces.errors import NasError
 from search_spaces.files import read_lines
 
 # Long stages die halfway: stage → events of it to wait for before the kill, 1 for all others.
@@ -31,6 +32,19 @@ NAS = (sys.executable, "-m", "nas.console.app")
 def events_of(run: Path) -> list[dict[str, Any]]:
     """The whole lines of a run's events, those written so far."""
     return [json.loads(line) for line in read_lines(run / EVENTS_FILE)]
+
+
+def run_to_end(command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command of a search, of which nothing is printed.
+
+    Raises:
+        NasError: when it fails, with the last line that it wrote to stderr.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        *_, last = ["it said nothing", *done.stderr.strip().splitlines()]
+        said = last.removeprefix("error: ")
+        raise NasError(f"the search ended with exit code {done.returncode}: {said}")
 
 
 def run_until(command: Sequence[str], run: Path, stage: str, events: int) -> bool:
@@ -65,7 +79,7 @@ def killed_search(request: Sequence[str], run: Path, stages: Sequence[str]) -> d
         killed[stage] = run_until(command, run, stage, EVENTS.get(stage, 1))
         note(f"{stage:<10} {'killed' if killed[stage] else 'ended before the kill'}")
         command = [*NAS, "resume", str(run), "--quiet"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    run_to_end(command)
     return killed
 
 
@@ -76,13 +90,16 @@ def result_of(run: Path) -> tuple[bytes, list[str]]:
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """Run both searches and compare."""
+    """Run both searches and compare.
+
+    Raises:
+        NasError: when one that is not killed fails.
+    """
     request = ["--space", options.space, "--seed", options.seed]
     request += ["--preset", options.preset, "--objectives", "quality,flops"]
     with tempfile.TemporaryDirectory() as folder:
         calm, killed = Path(folder) / "calm", Path(folder) / "killed"
-        search = [*NAS, "search", *request, "--out", str(calm), "--quiet"]
-        subprocess.run(search, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        run_to_end([*NAS, "search", *request, "--out", str(calm), "--quiet"])
         kills = killed_search(request, killed, stages_of(calm))
         measured = [
             (event["stage"], event["architecture_id"])

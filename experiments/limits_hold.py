@@ -26,6 +26,7 @@ import numpy as np
 from rich.table import Table
 
 from experiments.harness import Options, Study, note, table_of
+from nas.console.formatting import NOTHING
 from nas.objectives import LATENCY, QUALITY, objective
 from nas.profiling.latency_meter import LatencyMeter
 from nas.request.presets import budget_for
@@ -225,8 +226,10 @@ def tables(content: Mapping[str, Any]) -> list[Table]:
     for field, name in GROUPS.items():
         shares = [one["fresh"] / one["limit"] for one in content[field]]
         held = sum(one["holds"] for one in content[field])
-        loss = np.mean([one["loss"] for one in content[field]])
-        numbers = f"{max(shares):.3f}", f"{np.median(shares):.3f}", f"{loss:.4f}"
+        numbers = (NOTHING,) * 3
+        if shares:
+            loss = np.mean([one["loss"] for one in content[field]])
+            numbers = f"{max(shares):.3f}", f"{np.median(shares):.3f}", f"{loss:.4f}"
         counts.append((name, f"{held} of {len(shares)}", *numbers))
     heads = ("winner", "limit ms", "reported ms", "fresh ms", "fresh / limit", "within 3 %")
     title = f"{content['device']}, load average {content['load_average']:.1f}"

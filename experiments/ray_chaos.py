@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness import Options, Study, note
-from experiments.kill_stages import NAS, events_of
+from experiments.kill_stages import NAS, events_of, run_to_end
 from nas.executors.board import read_workers
 from nas.run.layout import FRONT_FILE, result_file
 
@@ -193,7 +193,10 @@ def _kill(cluster: Nodes, process: subprocess.Popen[bytes], run: Path, target: s
         if not workers:
             return False
         busy = [one for one in workers if one.doing == "evaluating"]
-        os.kill((busy or workers)[0].pid, signal.SIGKILL)
+        try:
+            os.kill((busy or workers)[0].pid, signal.SIGKILL)
+        except ProcessLookupError:  # it had just ended by itself
+            return False
     return True
 
 
@@ -222,7 +225,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
     found = []
     with tempfile.TemporaryDirectory() as folder, nodes() as cluster:
         calm = Path(folder) / "calm"
-        subprocess.run([*NAS, "search", *request, "--out", str(calm), "--quiet"], check=True)
+        run_to_end([*NAS, "search", *request, "--out", str(calm), "--quiet"])
         wanted, events = results(calm), events_of(calm)
         rng = np.random.default_rng(options.seed)
         for number, kill in enumerate(plan(rng, options.times, len(events))):

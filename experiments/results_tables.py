@@ -37,6 +37,7 @@ from experiments import (
     small_llama,
     timing_noise,
 )
+from search_spaces.errors import UnknownNameError, UsageError
 
 # What makes the tables of a file, by how its name begins; `limits_hold` prints sentences in place
 # of its second table.
@@ -93,11 +94,16 @@ def tables_of(file: Path) -> list[Table]:
     """The tables that a study prints of a results file.
 
     Raises:
-        KeyError: when no study is known to print it.
+        UnknownNameError: when no study is known to print it.
+        UsageError: when there is no such file.
     """
     make = next((make for name, make in TABLES.items() if file.name.startswith(name)), None)
     if make is None:
-        raise KeyError(f"no study prints {file.name}; there are {', '.join(TABLES)}")
+        raise UnknownNameError(
+            f"no study prints {file.name}; there are files of {', '.join(TABLES)}"
+        )
+    if not file.is_file():
+        raise UsageError(f"no such file: {file}")
     parts = make(json.loads(file.read_text(encoding="utf-8")))
     return [part for part in parts if isinstance(part, Table)]
 
@@ -159,7 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("--markdown", action="store_true", help="as they stand in LOG.md")
     options = parser.parse_args(arguments)
-    for table in tables_of(options.file):
+    try:
+        tables = tables_of(options.file)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    for table in tables:
         if options.markdown:
             print(f"{markdown(table)}\n")
         else:

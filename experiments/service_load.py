@@ -36,7 +36,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from experiments.harness import Options, Study, table_of
+from experiments.harness import Options, Study, positive, table_of
 from experiments.instant_job import STEPS
 from experiments.service_process import REQUEST, Api, Service, end
 from search_spaces.files import read_lines
@@ -272,7 +272,7 @@ def kills(home: Path, options: Options) -> dict[str, Any]:
                 killed["worker" if victim else "api"] += 1
             ids = submitting.result()
         ended = _ended(service.api(), ids, 600.0)
-        listed = service.api().surely("GET", "/jobs?limit=200")["jobs"]
+        listed = all_jobs(service.api())
         problems = [p for one in ids for p in check_job(service, ended[one])]
     finally:
         tail = service.log_file.read_text()[-8000:] if fallen else ""
@@ -282,7 +282,7 @@ def kills(home: Path, options: Options) -> dict[str, Any]:
                 end(process)
     attempts = [job["attempt"] for job in ended.values()]
     problems += [f"process {pid} ended by itself with {code}" for pid, code in fallen.items()]
-    if {job["id"] for job in listed} != set(ids) or len(ids) != jobs:
+    if sorted(listed) != sorted(ids) or len(ids) != jobs:
         problems.append(f"{len(listed)} jobs are there, {jobs} were submitted")
     return {
         "jobs": jobs,
@@ -292,6 +292,16 @@ def kills(home: Path, options: Options) -> dict[str, Any]:
         "taken_over": sum(attempt > 1 for attempt in attempts),
         "problems": problems,
     }
+
+
+def all_jobs(api: Api) -> list[str]:
+    """The ids of all jobs, page after page."""
+    page = api.surely("GET", "/jobs?limit=200")
+    found = [job["id"] for job in page["jobs"]]
+    while page["next"] is not None:
+        page = api.surely("GET", f"/jobs?limit=200&before={page['next']}")
+        found += [job["id"] for job in page["jobs"]]
+    return found
 
 
 def _submit_slowly(api: Api, jobs: int, wait_s: float) -> list[str]:
@@ -329,7 +339,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=30.0, help="that clients ask for")
     parser.add_argument("--think", type=float, default=0.0, help="mean seconds between requests")
-    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--workers", type=positive, default=8)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--wait", type=float, default=1.0, help="mean seconds between kills")
     parser.add_argument("--settle", type=float, default=3.0, help="age of whoever is killed")

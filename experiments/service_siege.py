@@ -283,13 +283,19 @@ def summary(verdicts: Sequence[Verdict]) -> str:
     )
 
 
+def met(found: list[dict[str, Any]]) -> bool:
+    """Whether attacks were made, and all of them met all marks."""
+    made = [verdict for verdict in found if verdict["skipped"] is None]
+    return bool(made) and not any(verdict["problems"] for verdict in made)
+
+
 STUDY = Study(
     "service_siege",
     "What does the service bear from those who mean it harm, beside ordinary clients?",
     add_options,
     measure,
     show,
-    lambda found: not any(verdict["problems"] for verdict in found),
+    met,
     example="--only dotted-keys frozen-worker",
     width=200,
 )

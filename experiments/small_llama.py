@@ -71,19 +71,23 @@ def tokenizer_of(lines: list[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def stream(tokenizer: Tokenizer, lines: list[str]) -> Tensor:
-    """All tokens of the lines, one after the other."""
-    return torch.tensor(tokenizer.encode("\n".join(lines)).ids, dtype=torch.long)
+def stream(tokenizer: Tokenizer, lines: list[str], split: str, length: int) -> Tensor:
+    """All tokens of a split's lines, one after the other.
+
+    Raises:
+        UsageError: where they are no segment of that length with the token that follows.
+    """
+    tokens_N = torch.tensor(tokenizer.encode("\n".join(lines)).ids, dtype=torch.long)
+    if len(tokens_N) <= length:
+        raise UsageError(
+            f"{split}.txt has {len(tokens_N)} tokens, and a segment is {length + 1}: give more "
+            "text, or a smaller --length"
+        )
+    return tokens_N
 
 
 def segments(tokens_N: Tensor, length: int, count: int) -> Tensor:
-    """Evenly spaced segments of a text, ``(count, length + 1)``.
-
-    Raises:
-        UsageError: where the text has no such segment.
-    """
-    if len(tokens_N) <= length:
-        raise UsageError(f"the text has {len(tokens_N)} tokens; a segment is {length + 1}")
+    """Evenly spaced segments of a text, ``(count, length + 1)``."""
     starts = np.linspace(0, len(tokens_N) - length - 1, count).astype(int)
     return torch.stack([tokens_N[start : start + length + 1] for start in starts])
 
@@ -98,20 +102,37 @@ def losses(model: LlamaForCausalLM, given_BN: Tensor, window: int) -> dict[str, 
         window: beyond which a token counts as recalled.
     """
     nats_BN = torch.cat([_nats(model, given) for given in given_BN.split(8)])
-    before, after = given_BN[:, :-1].numpy(), given_BN[:, 1:].numpy()
-    number = np.repeat(np.arange(len(before)), before.shape[1])
-    recalled = torch.from_numpy(repeats_beyond(before.ravel(), after.ravel(), number, window))
-    places = recalled.view(nats_BN.shape).nonzero()
+    recalled_BN = recalled_in(given_BN, window)
+    places = recalled_BN.nonzero()
     places = places[places[:, 1] >= window][:: max(1, len(places) // SHORT)]
     short = torch.stack([given_BN[row, end - window + 1 : end + 2] for row, end in places.tolist()])
     return {
         "nats": float(nats_BN.mean()),
-        "recall_nats": float(nats_BN.flatten()[recalled].mean()),
+        "recall_nats": float(nats_BN[recalled_BN].mean()),
         "recall_nats_of_window": float(
             torch.cat([_nats(model, given)[:, -1] for given in short.split(64)]).mean()
         ),
-        "recalled_share": float(recalled.double().mean()),
+        "recalled_share": float(recalled_BN.double().mean()),
     }
+
+
+def recalled_in(given_BN: Tensor, window: int) -> Tensor:
+    """Which tokens behind the first are recalled from beyond a window, bool ``(B, N)``.
+
+    Raises:
+        UsageError: where none is.
+    """
+    before, after = given_BN[:, :-1].numpy(), given_BN[:, 1:].numpy()
+    number = np.repeat(np.arange(len(before)), before.shape[1])
+    found = torch.from_numpy(repeats_beyond(before.ravel(), after.ravel(), number, window))
+    recalled_BN = found.view(before.shape)
+    if not recalled_BN[:, window:].any():
+        raise UsageError(
+            f"no segment of {before.shape[1]} tokens of valid.txt repeats a pair of neighbours "
+            f"from beyond {window} tokens: give longer segments with --length, a smaller --window, "
+            "or another text"
+        )
+    return recalled_BN
 
 
 def _nats(model: LlamaForCausalLM, given_BN: Tensor) -> Tensor:
@@ -181,10 +202,11 @@ def new_model(options: Options) -> LlamaForCausalLM:
 
 def measure(options: Options) -> dict[str, Any]:
     """Train the checkpoint, save it, and tell what it has learnt."""
-    train_lines, valid_lines = (lines_of(options.text / f"{split}.txt") for split in SPLITS)
-    tokenizer = tokenizer_of(train_lines, options.vocab_size)
-    tokens_N = stream(tokenizer, train_lines)
-    given_BN = segments(stream(tokenizer, valid_lines), options.length, VALID_SEGMENTS)
+    lines = {split: lines_of(options.text / f"{split}.txt") for split in SPLITS}
+    tokenizer = tokenizer_of(lines["train"], options.vocab_size)
+    tokens_N, valid_N = (stream(tokenizer, lines[split], split, options.length) for split in SPLITS)
+    given_BN = segments(valid_N, options.length, VALID_SEGMENTS)
+    recalled_in(given_BN, options.window)
     note(f"{len(tokens_N):,} tokens to learn from")
     model, begin = new_model(options), time.monotonic()
     curve = []

@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.table import Table
 
 from experiments.file_writers import Watch, Write, final, late_writes
 from experiments.host_chaos import (
@@ -28,7 +29,7 @@ from nas.request.spec import SearchRequest
 from search_spaces.files import write_atomically
 
 BLOW = Blow("cut", 12, 0.1, 60.0, "host-1", "local")
-GOOD = Outcome(BLOW, "host-1", "observe", 41.0, ["host-1"], 1, 0, [], True, 130.0)
+GOOD = Outcome(1, BLOW, "host-1", "observe", 41.0, ["host-1"], 1, 0, [], True, 130.0)
 
 
 def test_a_plan_is_seeded_and_even() -> None:
@@ -97,10 +98,15 @@ def test_a_loss_is_noticed_with_the_first_line_that_tells_of_it(tmp_path: Path) 
 
 def test_a_line_of_the_table_says_what_happened() -> None:
     cells = "1 cut host-1|observe|60|41|host-1|1|equal|130"
-    assert " ".join(row(0, GOOD)[:2]) + "|" + "|".join(row(0, GOOD)[2:]) == cells
+    assert " ".join(row(GOOD)[:2]) + "|" + "|".join(row(GOOD)[2:]) == cells
     killed = replace(GOOD, blow=replace(BLOW, target="search"), late=["last.pt"], equal=False)
-    assert row(0, killed)[1] == "search, resumed by local"
-    assert row(0, killed)[7] == "DIFFERENT, late writes"
+    assert row(killed)[1] == "search, resumed by local"
+    assert row(killed)[7] == "DIFFERENT, late writes"
+
+
+def test_runs_keep_their_numbers_in_the_plan() -> None:
+    table, _ = STUDY.show([asdict(replace(GOOD, number=number)) for number in (6, 7)])
+    assert isinstance(table, Table) and list(table.columns[0].cells) == ["6", "7"]
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.kill_stages import STUDY, stages_of
+from experiments.kill_stages import STUDY, run_to_end, stages_of
+from search_spaces.errors import NasError
 from tests.support.pipeline_cases import tiny
 
 
@@ -28,3 +30,11 @@ def test_every_stage_that_a_search_has_is_killed(tmp_path: Path) -> None:
 def test_what_counts_as_success(change: dict[str, object], met: bool) -> None:
     found = {"equal": True, "killed": {"rank": True}, "evaluations": 9, "repeated": 0}
     assert STUDY.met(found | change) is met
+
+
+def test_a_search_that_fails_says_why(capfd: pytest.CaptureFixture[str]) -> None:
+    said = "import sys; print('said'); print('a warning\\nerror: no space', file=sys.stderr)"
+    run_to_end([sys.executable, "-c", said])
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(NasError, match=r"^the search ended with exit code 2: no space$"):
+        run_to_end([sys.executable, "-c", f"{said}; sys.exit(2)"])

@@ -35,7 +35,11 @@ def test_limits_hold_where_every_winner_does(
 
 
 def test_no_winner_at_all_is_no_success() -> None:
-    assert not met(result())
+    nothing = result() | {"fronts": [], "single": []}
+    assert not met(nothing)
+    text = printed(show(nothing))
+    assert "1 searches found no network sure to hold" in text
+    assert "0 of 0 winners hold; the worst takes – limits" in text
 
 
 def test_a_space_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from experiments import ray_chaos, scaling
 from experiments.ray_chaos import Kill, Outcome, evaluations, plan, row
 from experiments.scaling import STUDY, met, physical_cores
+from nas.executors.board import WorkerState
 
 KILL = Kill("driver", 12, 0.01, "local")
 GOOD = {
@@ -53,6 +56,25 @@ def test_a_line_of_the_table_says_what_was_killed_and_whether_it_mattered() -> N
     assert "resumed by local" in row(0, done) and "equal" in row(0, done)
     bad = row(0, replace(done, killed=False, equal=False))
     assert "nothing left to kill" in bad and "DIFFERENT" in bad
+
+
+def test_a_worker_that_has_just_ended_by_itself_is_not_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+
+    def kill(pid: int, signal: int) -> None:
+        if pid == 7:
+            raise ProcessLookupError
+        killed.append(pid)
+
+    monkeypatch.setattr(os, "kill", kill)
+    workers = [WorkerState("worker-0", "evaluating", pid=7), WorkerState("worker-1", "idle", pid=8)]
+    for count, there in ((0, workers), (1, workers[1:])):
+        monkeypatch.setattr(ray_chaos, "read_workers", lambda run, there=there: there)
+        nobody: Any = None
+        assert ray_chaos._kill(nobody, nobody, tmp_path, "worker") is bool(count)
+        assert killed == [8] * count
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.table import Table
@@ -16,9 +19,20 @@ from experiments.results_tables import (
     printed,
     tables_of,
 )
+from search_spaces.errors import UnknownNameError
 
 HOME = Path(experiments.__file__).parent
 ENTRIES = [entry for entry in entries((HOME / "LOG.md").read_text("utf-8")) if entry.file]
+# Of the rows of RESULTS.md that name a study and all that it is given.
+COMMANDS = [
+    command
+    for command in re.findall(
+        r"^\|(?:[^|]*\|){3} `([^`]+)`(?! with the settings of the log)",
+        (HOME / "RESULTS.md").read_text("utf-8"),
+        flags=re.MULTILINE,
+    )
+    if command.split()[0] not in ("nas", "make")
+]
 PRINTABLE = ("attention_study_digits", "decoder_linear", "limits_hold", "rank_fidelity_digits")
 
 TEXT = """\
@@ -100,6 +114,44 @@ def test_markdown_is_a_table_of_the_log() -> None:
     assert entry.rows == (("a", "1", "2"), ("b", "3", ""))
 
 
-def test_files_that_no_study_prints_are_refused() -> None:
-    with pytest.raises(KeyError, match=r"no study prints other\.json"):
+def test_files_that_no_study_prints_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UnknownNameError, match=r"no study prints other\.json"):
         tables_of(Path("other.json"))
+    for name, sentence in (("other.json", "no study prints"), ("scaling.json", "no study prints")):
+        assert main([name]) == 2
+        assert sentence in capsys.readouterr().err
+    assert main(["search_efficiency_none.json"]) == 2
+    assert capsys.readouterr().err == "error: no such file: search_efficiency_none.json\n"
+
+
+def test_there_are_commands_among_the_results() -> None:
+    assert len(COMMANDS) > 30
+
+
+@pytest.mark.parametrize("command", sorted(set(COMMANDS)))
+def test_commands_of_the_results_are_those_of_their_studies(command: str) -> None:
+    name, *words = shlex.split(command)
+    module: Any = pytest.importorskip(f"experiments.{name}", reason="the extra export")
+    assert not module.STUDY.parser.parse_args(words).json
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention_study",
+        "decoder_linear",
+        "hw_gpt_bench",
+        "hybrid_study",
+        "rank_fidelity",
+        "retrained_twins",
+        "search_efficiency",
+        "service_load",
+    ],
+)
+def test_no_process_is_refused_by_every_study(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module: Any = pytest.importorskip(f"experiments.{name}")
+    with pytest.raises(SystemExit, match="2"):
+        module.STUDY.main(["--workers", "0"])
+    assert "give a whole number of 1 or more" in capsys.readouterr().err

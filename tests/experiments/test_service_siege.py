@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,16 @@ from typing import Any
 import pytest
 
 from experiments import service_siege
-from experiments.service_siege import ATTACKS, CAMPS, Verdict, besiege, line_of, summary, unanswered
+from experiments.service_siege import (
+    ATTACKS,
+    CAMPS,
+    STUDY,
+    Verdict,
+    besiege,
+    line_of,
+    summary,
+    unanswered,
+)
 from experiments.siege.clients import READS, SUBMIT, Line, Seen, clients, submit
 from experiments.siege.ground import (
     ADMIN,
@@ -194,6 +204,14 @@ def test_verdicts_are_told_in_lines() -> None:
     assert line_of(left).endswith("left out: no rights")
     assert summary([good, bad, left]).startswith("1 of 2 attacks met all marks; slowest read 1.50")
     assert summary([left]) == "nothing was tried"
+
+
+def test_attacks_that_were_not_made_are_no_success() -> None:
+    good, bad = Verdict("one", "SQLite"), Verdict("two", "SQLite", problems=("job took 1.5 s",))
+    left = Verdict("three", "SQLite", skipped="no rights")
+    told = [[good, left], [good, bad], [left], []]
+    found = [STUDY.met([asdict(verdict) for verdict in verdicts]) for verdicts in told]
+    assert found == [True, False, False, False]
 
 
 # -- what it looks with ---------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from experiments.instant_job import BUSY, STEPS, work
-from experiments.service_load import ask_for, check_job, requests_for, rows_of
+from experiments.service_load import all_jobs, ask_for, check_job, requests_for, rows_of
 from service.auth import Role
 from service.jobs.listing import Filter
 from tests.support.service_cases import Server
@@ -99,6 +99,23 @@ def test_clients_of_the_load_ask_and_note_what_they_got(tmp_path: Path) -> None:
     rows = rows_of(found)
     assert sum(row["count"] for row in rows) == len(found)
     assert all(0 < row["p50_ms"] <= row["p95_ms"] <= row["p99_ms"] for row in rows)
+
+
+def test_all_jobs_are_listed_page_after_page() -> None:
+    ids = [f"job{number:03d}" for number in range(450)]
+
+    class Lister:
+        def surely(self, method: str, path: str) -> dict[str, Any]:
+            query = dict(pair.split("=") for pair in path.partition("?")[2].split("&"))
+            count, begin = int(query["limit"]), 0
+            if "before" in query:
+                begin = ids.index(query["before"]) + 1
+            assert (method, path.partition("?")[0]) == ("GET", "/jobs") and count <= 200
+            page = ids[begin : begin + count]
+            more = begin + count < len(ids)
+            return {"jobs": [{"id": one} for one in page], "next": page[-1] if more else None}
+
+    assert all_jobs(Lister()) == ids  # type: ignore[arg-type]
 
 
 # Refusing a request that looks right, and taking one that looks wrong, is up to what it says.

@@ -40,6 +40,29 @@ def test_a_small_checkpoint_is_trained_and_read(tmp_path: Path) -> None:
         assert torch.allclose(own(tokens_BN, checkpoint.architecture), wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("lines", "option", "sentence"),
+    [
+        ({"train": 1}, ["--length", "64"], "train.txt has 14 tokens, and a segment is 65"),
+        ({"valid": 1}, ["--length", "64"], "valid.txt has 14 tokens, and a segment is 65"),
+        ({}, ["--length", "64", "--window", "64"], "from beyond 64 tokens: give longer segments"),
+    ],
+)
+def test_texts_that_say_nothing_are_refused_before_the_training(
+    lines: dict[str, int],
+    option: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for split in small_llama.SPLITS:
+        text = "\n".join(["a line of text"] * lines.get(split, 40))
+        (tmp_path / f"{split}.txt").write_text(text, encoding="utf-8")
+    given = ["--text", str(tmp_path), "--out", str(tmp_path / "llama"), "--vocab-size", "258"]
+    assert small_llama.STUDY.main([*given, *option]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_a_folder_without_text_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--text", str(tmp_path), "--out", str(tmp_path / "llama")]
     assert small_llama.STUDY.main(given) == 2
