@@ -36,7 +36,9 @@ def test_a_network_with_equal_keys_looks_at_everything(name: str) -> None:
 
 def test_padded_targets_do_not_count() -> None:
     task, variant = task_of("translation"), VARIANTS["all softmax"]
-    network = FixedTranslation(variant.settings(task.num_outcomes), variant.architecture)
+    network = StandAlone(
+        TranslationModel, variant.settings(task.num_outcomes), variant.architecture
+    )
     for key, weight in network.named_parameters():
         if "cross_attention" in key and key.endswith("key.weight"):
             weight.data.mul_(20)
