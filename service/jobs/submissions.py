@@ -7,13 +7,13 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, select
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 
 from search_spaces.errors import NasError
 from service.jobs.database import Database
 from service.jobs.rows import JOB_COLUMNS, job_of, search_text, write_events
-from service.jobs.states import Job, JobStateError, Kind, State, new_id
+from service.jobs.states import ALL, Job, JobStateError, Kind, State, new_id
 from service.jobs.tables import jobs, owners, runs
 from service.settings import GIB, MIB
 
@@ -112,19 +112,26 @@ class Quotas:
     def check_room(self, connection: Connection, owner: str) -> None:
         """See that there is room for one more of the owner's jobs.
 
+        Runs that a worker will make smaller as soon as it looks (`service.jobs.retention`) do not
+        count.
+
         Raises:
             NoRoomError: when there is none.
         """
         stored = select(func.sum(jobs.c.stored_bytes)).where(jobs.c.owner == owner)
         total = select(func.sum(runs.c.disk_bytes))
         mine = total.where(runs.c.owner == owner)
+        going = select(jobs.c.run).where(jobs.c.state.in_((State.queued, State.running)))
+        stays = or_(runs.c.kept != ALL, runs.c.id.in_(going))  # asked late: it reads the specs
         left = "GiB and nothing more can be deleted by itself"
         for most, used, what, unit, where in (
-            (self.database_bytes, stored, f"jobs of {owner}", MIB, "MiB of the database"),
-            (self.owner_disk_bytes, mine, f"runs of {owner}", GIB, left),
-            (self.disk_bytes, total, "runs", GIB, left),
+            (self.database_bytes, [stored], f"jobs of {owner}", MIB, "MiB of the database"),
+            (self.owner_disk_bytes, [mine, mine.where(stays)], f"runs of {owner}", GIB, left),
+            (self.disk_bytes, [total, total.where(stays)], "runs", GIB, left),
         ):
-            if most is not None and (connection.execute(used).scalar_one() or 0) >= most:
+            if most is not None and all(
+                (connection.execute(one).scalar_one() or 0) >= most for one in used
+            ):
                 raise NoRoomError(
                     f"the {what} fill their {most / unit:.4g} {where}; delete finished jobs, or "
                     "ask an administrator for a larger quota"

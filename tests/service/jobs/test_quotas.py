@@ -10,12 +10,12 @@ import pytest
 from search_spaces.loading import dump_space, load_space
 from service.auth import Role
 from service.jobs.listing import Filter
-from service.jobs.states import Action, Job, Kind
+from service.jobs.states import Action, Job, Kind, State
 from service.jobs.store import Store
 from service.jobs.submissions import NoRoomError, QueueFullError, Quotas
 from tests.support import store_cases
 from tests.support.service_cases import SMOKE, Server, claim, must, problem, submission
-from tests.support.store_cases import submit
+from tests.support.store_cases import in_state, submit
 
 shared, store = store_cases.shared, store_cases.store
 
@@ -70,6 +70,20 @@ def test_bytes_on_disk_are_those_of_ones_own_runs(store: Store) -> None:
     with pytest.raises(NoRoomError, match="the runs fill"):
         add(store, Quotas(disk_bytes=1000), "bob")
     add(store, Quotas(owner_disk_bytes=1001, disk_bytes=1001))
+
+
+@pytest.mark.parametrize("state", [State.failed, State.cancelled, State.succeeded])
+def test_what_a_worker_will_delete_refuses_nothing(store: Store, state: State) -> None:
+    job = in_state(store, state)
+    store.retention.note(job.run, 2000)
+    quotas = Quotas(owner_disk_bytes=1000, disk_bytes=1000)
+    follow_up = add(store, quotas, kind=Kind.export, spec=None, run=job.run)
+    with pytest.raises(NoRoomError):  # a job needs it
+        add(store, quotas)
+    store.jobs.cancel(follow_up.id, 20.0)
+    assert store.retention.shrink(job.run, "results" if state is State.succeeded else "nothing")
+    with pytest.raises(NoRoomError):  # it is as small as it can be
+        add(store, quotas)
 
 
 def test_a_follow_up_is_its_owners_as_well(store: Store) -> None:
