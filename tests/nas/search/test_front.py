@@ -16,13 +16,22 @@ from referencing import Registry, Resource
 
 from nas.objectives import OBJECTIVES, QUALITIES
 from nas.search.front import Front, FrontEntry, build_front, pick, read_front
-from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
+from search_spaces.architecture import (
+    ATTENTION_KINDS,
+    SKIP,
+    Architecture,
+    DecoderLayer,
+    DecoderStack,
+    EncoderLayer,
+    EncoderStack,
+)
 from search_spaces.errors import DamagedRunError, NasError, UnknownNameError, UsageError
 from tests.support.pipeline_cases import ROOT, finished, tiny
 
 GOALS = [OBJECTIVES["quality"], OBJECTIVES["flops"]]
 PARETO = json.loads((ROOT / "docs" / "pareto.schema.json").read_text())
 RETRAINED = json.loads((ROOT / "docs" / "retrained.schema.json").read_text())
+ARCHITECTURE = {"$ref": f"{PARETO['$id']}#/$defs/architecture"}
 
 
 def entry(quality: float, flops: int, ffn_dim: int = 0) -> FrontEntry:
@@ -192,6 +201,18 @@ def test_a_run_without_a_front_is_told(tmp_path: Path) -> None:
 def test_the_schemas_are_schemas() -> None:
     Draft202012Validator.check_schema(PARETO)
     Draft202012Validator.check_schema(RETRAINED)
+
+
+def test_every_kind_of_attention_fits_the_schema() -> None:
+    """`skip` but in cross-attention, where it cannot stand."""
+    for kind in (*ATTENTION_KINDS, "window:64", "linear:gated_delta"):
+        encoder = EncoderStack(4, (EncoderLayer(kind, 1, 4),))
+        cross = "softmax" if kind == SKIP else kind
+        decoder = DecoderStack(4, (DecoderLayer(kind, 1, 4, cross, 1, 1),))
+        network = Architecture(encoder, decoder).to_json()
+        assert valid(ARCHITECTURE, network), kind
+        network["decoder"]["layers"][0]["cross_attention"] = SKIP
+        assert not valid(ARCHITECTURE, network)
 
 
 @pytest.mark.parametrize("cost", ["flops", "latency_ms"])
