@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import typer
 
 from nas.console import options
-from nas.console.commands.results import final_lines, follow
+from nas.console.commands.results import finish, follow
 from nas.console.listeners.targets import LOG, Target, read_logs
 from nas.console.output import say, tell
 from nas.console.plugins import USE
 from nas.console.progress import ProgressReporter, choose_reporter
 from nas.fairseq.plugin import USER_DIR
 from nas.results.state import open_run
+from nas.run.events import ArchitectureMeasured, Event
 from nas.run.folder import RunFolder
 from nas.run.threads import use_threads
 
@@ -34,8 +35,12 @@ def train(
     extra: Sequence[str],
     logs: tuple[Target, ...],
     screen: ProgressReporter,
-) -> None:
-    """Write the folder of a network; with `runs` train there, and take the weights."""
+) -> list[str]:
+    """Write the folder of a network; with `runs` train there, and take the weights.
+
+    Returns:
+        The networks that the run has weights of by now, to tell about.
+    """
     from nas.fairseq.backend import check_untrained, find_program, import_checkpoints, run_job
     from nas.fairseq.folder import prepare_job
 
@@ -45,17 +50,17 @@ def train(
     job = prepare_job(folder, how)
     if runs:
         check_untrained(folder, job)
-    say(f"{'Network':<8} {job.entry.id}")
-    say(f"{'Folder':<8} {job.path}")
     if not runs:
+        say(f"{'Network':<8} {job.entry.id}")
+        say(f"{'Folder':<8} {job.path}")
         say(f"{'Next':<8} {shlex.quote(str(job.path / 'train.sh'))}  (see README.md beside it)")
-        return
-    tell(f"training; to follow it: tail -f {shlex.quote(str(job.path / 'train.log'))}")
+        return []
+    log = shlex.quote(str(job.path / "train.log"))
+    tell(f"training {job.entry.id}; to follow it: tail -f {log}")
     words = [word for text in extra for word in shlex.split(text)]
     best = run_job(job, words)
     follow(folder, import_checkpoints(folder, [best], replaces=True), screen, logs)
-    for line in final_lines(folder, [job.entry.id]):
-        say(line)
+    return [job.entry.id]
 
 
 @app.command(
@@ -85,11 +90,18 @@ def import_weights(
     use_threads(folder.spec.budget.threads)
     from nas.fairseq.backend import import_checkpoints
 
-    events = import_checkpoints(folder, checkpoints, replaces)
+    ids: list[str] = []
+    events = _noted(import_checkpoints(folder, checkpoints, replaces), ids)
     follow(folder, events, choose_reporter(quiet, json_lines), logs)
-    if not json_lines:
-        for line in final_lines(folder):
-            say(line)
+    finish(folder, ids, quiet, json_lines)
+
+
+def _noted(events: Iterator[Event], ids: list[str]) -> Iterator[Event]:
+    """The same events; the networks that they tell the scores of are added to `ids`."""
+    for event in events:
+        if isinstance(event, ArchitectureMeasured):
+            ids.append(event.architecture_id)
+        yield event
 
 
 @app.command(

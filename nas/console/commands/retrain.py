@@ -85,7 +85,7 @@ def retrain(
     """
     if pick != FRONT:
         picks.read_pick(pick)
-    _check_backend(backend, run_backend, fairseq_options)
+    _check_backend(backend, run_backend, fairseq_options, json_lines)
     _check_tuning(tune, where)
     if backend != OWN:
         _check_single(backend, pick, top, tune, where)
@@ -93,7 +93,10 @@ def retrain(
     folder = open_run(run)
     screen = choose_reporter(quiet, json_lines)
     if backend != OWN:
-        BACKENDS[backend].load()(folder, pick, run_backend, fairseq_options, logs, screen)
+        train = BACKENDS[backend].load()
+        trained = train(folder, pick, run_backend, fairseq_options, logs, screen)
+        if trained:
+            finish(folder, trained, quiet, json_lines)
         return
     from nas.search.front import read_front
 
@@ -111,11 +114,15 @@ def _check_tuning(tune: int | None, where: ExecutorSettings) -> None:
         raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
 
 
-def _check_backend(backend: str, runs: bool, extra: Sequence[str]) -> None:
+def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: bool) -> None:
     if backend == OWN and (runs or extra):
         raise UsageError(f"{'--run' if runs else '--fairseq-option'} needs --backend fairseq")
     if extra and not runs:
         raise UsageError("--fairseq-option needs --run; without, add the options to train.sh")
+    if json_lines and backend != OWN and not runs:
+        raise UsageError(
+            f"--json with --backend {backend} needs --run; without, only a folder is written"
+        )
 
 
 def _check_single(

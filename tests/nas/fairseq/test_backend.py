@@ -307,12 +307,40 @@ def test_the_command_takes_weights_in(run: RunFolder) -> None:
     assert again.exit_code != 0 and "--replace" in again.stderr
 
 
+def test_the_command_tells_the_score_of_the_network_that_it_took(run: RunFolder) -> None:
+    other = networks(run.spec.space, 3)[1]
+    done = nas("fairseq", "import", str(run.path), str(checkpoint(run, number=1)), "--quiet")
+    assert f"Trained {other.id}, test " in done.stdout
+
+
+def test_with_json_an_import_ends_with_its_result(run: RunFolder) -> None:
+    done = nas("fairseq", "import", str(run.path), str(checkpoint(run)), "--json")
+    assert ends_with_result(done) == [networks(run.spec.space, 3)[0].id]
+
+
+def test_with_json_a_training_of_fairseqs_is_json_and_ends_with_its_result(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = shlex.quote(str(checkpoint(run)))
+    program(tmp_path, monkeypatch, f"mkdir checkpoints; cp {weights} {BEST}")
+    done = nas("retrain", str(run.path), "--backend", "fairseq", "--run", "--json")
+    assert ends_with_result(done) == [networks(run.spec.space, 3)[0].id]
+
+
+def ends_with_result(done: Result) -> list[str]:
+    """The networks that the result tells of, which has to be the last of lines of JSON."""
+    *events, last = map(json.loads, done.stdout.splitlines())
+    assert done.exit_code == 0 and events and last["event"] == "Result"
+    return [one["id"] for one in last["retrained"]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--run"], "--run needs --backend fairseq"),
         (["--fairseq-option", "--fp16"], "--fairseq-option needs --backend fairseq"),
         (["--backend", "fairseq", "--fairseq-option", "x"], "--fairseq-option needs --run"),
+        (["--backend", "fairseq", "--json"], "--json with --backend fairseq needs --run"),
         (["--backend", "fairseq", "--pick", "abcd1234"], "abcd1234"),
         (["--backend", "tensorflow"], "'tensorflow' is not one of"),
     ],
