@@ -18,6 +18,8 @@ from supernet.training_settings import TrainingSettings
 
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
+TRAINED_HERE = "trained here"
+"""Marks a number, or a table of them, that an evaluator's networks have nothing to do with."""
 
 
 class EvolutionBudget(BaseModel):
@@ -45,7 +47,7 @@ class RoundsBudget(BaseModel):
     first: Annotated[int, Field(ge=8, le=1_000_000)] = 32
     batch: Annotated[int, Field(ge=1, le=10_000)] = 8
     patience: Annotated[int, Field(ge=0, le=10_000)] = 4
-    prune: bool = False
+    prune: Annotated[bool, TRAINED_HERE] = False
 
 
 class DistilBudget(BaseModel):
@@ -91,19 +93,19 @@ class Budget(BaseModel):
     model_config = FROZEN
 
     threads: Annotated[int, Field(ge=1, le=1024)] | None = None
-    distil: DistilBudget = DistilBudget()
-    supernet: TrainingSettings = TrainingSettings()
-    own_updates: Annotated[int, Field(ge=0, le=10_000_000)] = 0
-    own_seeds: Annotated[int, Field(ge=1, le=1000)] = 1
-    valid_examples: Annotated[int, Field(ge=0, le=100_000_000)] = 0
+    distil: Annotated[DistilBudget, TRAINED_HERE] = DistilBudget()
+    supernet: Annotated[TrainingSettings, TRAINED_HERE] = TrainingSettings()
+    own_updates: Annotated[int, Field(ge=0, le=10_000_000), TRAINED_HERE] = 0
+    own_seeds: Annotated[int, Field(ge=1, le=1000), TRAINED_HERE] = 1
+    valid_examples: Annotated[int, Field(ge=0, le=100_000_000), TRAINED_HERE] = 0
     observations: Annotated[int, Field(ge=8, le=1_000_000)] = 160
     rounds: RoundsBudget = RoundsBudget()
-    latency_samples: Annotated[int, Field(ge=8, le=100_000)] = 40
-    timing_rounds: Positive = 15
+    latency_samples: Annotated[int, Field(ge=8, le=100_000), TRAINED_HERE] = 40
+    timing_rounds: Annotated[Positive, TRAINED_HERE] = 15
     evolution: EvolutionBudget = EvolutionBudget()
     verified: Annotated[int, Field(ge=1, le=100_000)] = 24
     min_pairwise_accuracy: Share = 0.75
-    retrain: TrainingSettings = TrainingSettings()
+    retrain: Annotated[TrainingSettings, TRAINED_HERE] = TrainingSettings()
 
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -204,6 +206,14 @@ def check_setting(name: str) -> str:
             "(nas search --list-settings names all)"
         )
     return name
+
+
+def trained_here(name: str) -> bool:
+    """Whether a number of a budget is for networks that are trained here, and for no others."""
+    table, _, number = name.rpartition(".")
+    field = Budget.model_fields[table or number]
+    inner = getattr(field.annotation, "model_fields", {}).get(number)
+    return any(one is not None and TRAINED_HERE in one.metadata for one in (field, inner))
 
 
 def flat(budget: Budget) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES, base_workload
 from nas.request import picks
-from nas.request.presets import budget_for, check_trainings
+from nas.request.presets import budget_for, check_trainings, trained_here
 from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
     CANDIDATES,
@@ -235,6 +235,7 @@ OWN_NETWORKS = (
     "device_profile",
     "quality",
     "device",
+    "deterministic",
     "baseline",
     "retrain",
 )
@@ -255,13 +256,16 @@ def _external(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
 
 
 def _check_external(request: SearchRequest) -> None:
-    for name in OWN_NETWORKS:
-        if getattr(request, name) != SearchRequest.model_fields[name].default:
-            with blaming(name):
-                raise UsageError(
-                    f"{mark(name)} is for networks that are trained here, and those of this search "
-                    f"are known to {mark('evaluator')} alone: leave one of them out"
-                )
+    """Refuse what only networks that are trained here have."""
+    fields = {n: getattr(request, n) != SearchRequest.model_fields[n].default for n in OWN_NETWORKS}
+    wrong = [(name, mark(name)) for name, given in fields.items() if given]
+    wrong += [("settings", f"the setting {n}") for n in request.overrides if trained_here(n)]
+    for name, what in wrong:
+        with blaming(name):
+            raise UsageError(
+                f"{what} is for networks that are trained here, and those of this search are known "
+                f"to {mark('evaluator')} alone: leave one of them out"
+            )
 
 
 def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> SearchSpec:
@@ -278,8 +282,6 @@ def external_spec(request: SearchRequest, space: GeneSpace, evaluator: str) -> S
     _check_external(request)
     with blaming("settings"):
         budget = budget_for(None, request.preset, request.overrides)
-        if budget.rounds.prune:
-            raise UsageError("rounds.prune is for networks that are trained here: leave it out")
     with blaming("pick"):
         how = picks.read_pick(request.pick or picks.SENSIBLE, request.costs)
         how.check_measured(request.costs, request.quality, counted=False)

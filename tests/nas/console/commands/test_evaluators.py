@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nas.console.app import app
+from nas.request.presets import setting_names, trained_here
 from nas.run.evaluators.opening import EvaluatorName
 from nas.run.evaluators.table import TableEvaluator
 from nas.run.folder import RunFolder
@@ -275,12 +276,22 @@ def test_commands_about_own_networks_refuse_in_a_sentence(here: Path) -> None:
         (["--data", "synthetic"], "--data is for networks that are trained here"),
         (["--workload", "batch=2"], "--workload is for networks that are trained here"),
         (["--keep", "all"], "--keep is for networks that are trained here"),
+        (["--deterministic"], "--deterministic is for networks that are trained here"),
+        (["--set", "own_updates=7"], "the setting own_updates is for networks that are trained"),
+        (["--set", "supernet.epochs=5"], "the setting supernet.epochs is for networks that are"),
         (["--pick", "params<=1e5"], "does not measure: add params to --objectives"),
     ],
 )
 def test_options_about_own_networks_are_refused(here: Path, more: list[str], words: str) -> None:
     result = search(RIG, *more)
     assert result.exit_code == 2 and words in said(result)
+
+
+def test_the_guide_names_the_settings_that_are_refused() -> None:
+    listed = PAGE.read_text("utf-8").partition("and so are settings")[2].partition("\n\n")[0]
+    for name in setting_names():
+        named = f"`{name}`" in listed or f"`{name.partition('.')[0]}.…`" in listed
+        assert named == trained_here(name), name
 
 
 def test_a_pick_that_nothing_meets_is_told_at_the_end(here: Path) -> None:
