@@ -100,4 +100,4 @@ def _request(values: Mapping[str, Any]) -> SearchRequest:
     try:
         return SearchRequest(space="", **values)
     except ValidationError as error:
-        raise UsageError(first_problem(error)) from error
+        raise UsageError(first_problem(error, SearchRequest)) from error

@@ -449,7 +449,7 @@ def _made(model: type[M], fields: Mapping[str, Any]) -> M:
     try:
         return model(**fields)
     except ValidationError as error:
-        raise UsageError(first_problem(error)) from error
+        raise UsageError(first_problem(error, model)) from error
 
 
 def _pieces(stream: BinaryIO, size: int, note: Callable[[bytes], None]) -> Iterator[bytes]:

@@ -245,7 +245,7 @@ def request_options(model: type[M]) -> Group:
         try:
             return model(**values, **read_texts(model, texts, mark))
         except ValidationError as error:
-            raise UsageError(first_problem(error, mark)) from error
+            raise UsageError(first_problem(error, model, mark)) from error
 
     return Group(options, make)
 

@@ -91,11 +91,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def first_problem(error: ValidationError, called: Callable[[str], str] = str) -> str:
+def first_problem(
+    error: ValidationError, model: type[BaseModel], called: Callable[[str], str] = str
+) -> str:
     """What is wrong, as one sentence.
 
     Args:
         error: of a request, spec or budget.
+        model: what the values were given for.
         called: field → what to call it.
     """
     problem = error.errors(include_url=False)[0]
@@ -103,7 +106,7 @@ def first_problem(error: ValidationError, called: Callable[[str], str] = str) ->
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] in UNKNOWN_FIELD:
         where = ".".join((field, *parts))
-        return f"there is no setting {where!r}; nas search --list-settings names all"
+        return f"there is no field {where!r}{'' if parts else nearest(field, model.model_fields)}"
     if problem["type"] == "value_error":
         return message
     where = ("." if called is str else " ").join((called(field), *parts))

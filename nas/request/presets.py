@@ -234,7 +234,7 @@ def build_budget(values: Mapping[str, Any]) -> Budget:
     try:
         return Budget.model_validate(values)
     except ValidationError as error:
-        raise UsageError(first_problem(error)) from error
+        raise UsageError(first_problem(error, Budget)) from error
 
 
 def check_trainings(budget: Budget) -> None:

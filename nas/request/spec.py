@@ -680,4 +680,4 @@ def build_spec(**values: Any) -> SearchSpec:
     try:
         return SearchSpec(**values)
     except ValidationError as error:
-        raise UsageError(first_problem(error)) from error
+        raise UsageError(first_problem(error, SearchSpec)) from error

@@ -109,5 +109,5 @@ def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     try:
         made = DataOptions(**asked)
     except ValidationError as error:
-        raise ProblemError(422, first_problem(error, mark)) from error
+        raise ProblemError(422, first_problem(error, DataOptions, mark)) from error
     return made.model_dump()

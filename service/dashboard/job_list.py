@@ -98,7 +98,7 @@ def words(
     try:
         edit(job, JobEdit(**given), token, context)
     except ValidationError as error:
-        problem = ProblemError(422, first_problem(error))
+        problem = ProblemError(422, first_problem(error, JobEdit))
     except ProblemError as error:
         problem = error
     else:

@@ -159,7 +159,7 @@ async def submit(request: Request, token: Submitter, context: InContext, form: F
     try:
         made, _ = await run(lambda: jobs.begin_search(_asked(chosen), token, context))
     except ValidationError as error:
-        problem = ProblemError(422, first_problem(error, mark))
+        problem = ProblemError(422, first_problem(error, JobRequest, mark))
     except UsageError as error:
         problem = ProblemError(422, error.marked)
     except ProblemError as error:
@@ -183,7 +183,7 @@ async def check(token: Submitter, context: InContext, form: Form) -> Response:
         remaining = await run(lambda: _remaining(chosen, context))
         await run(lambda: jobs.checked_search(_asked(chosen), token, context))
     except ValidationError as error:
-        problem = first_problem(error, mark)
+        problem = first_problem(error, JobRequest, mark)
         field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
     except ProblemError as error:
         problem = error.detail

@@ -35,7 +35,9 @@ def change(request: Request, token: Submitter, context: InContext, form: Form) -
     try:
         made = name(WebhookRequest(url=url), token, context)
     except ValidationError as error:
-        return _page(request, token, context, 422, problem=first_problem(error), url=url)
+        return _page(
+            request, token, context, 422, problem=first_problem(error, WebhookRequest), url=url
+        )
     except UsageError as error:
         return _page(request, token, context, 422, problem=str(error), url=url)
     return _page(request, token, context, secret=made.secret)

@@ -143,7 +143,7 @@ def test_failures_are_told(server: Server, client: Client, tmp_path: Path) -> No
     [
         ({"space": "digitz"}, "did you mean 'digits'"),
         ({"space": "digits", "seed": -1}, "seed is -1"),
-        ({"space": "digits", "sead": 1}, "no setting 'sead'"),
+        ({"space": "digits", "sead": 1}, "there is no field 'sead'; did you mean 'seed'"),
         ({"space": "./none.toml"}, "no such file"),
     ],
 )
@@ -153,6 +153,21 @@ def test_what_is_wrong_with_a_request_is_one_sentence(
     with pytest.raises(UsageError, match=words) as caught:
         client.submit(preset="smoke", **fields)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda client: client.jobs(tags=["paper"]), "no field 'tags'; did you mean 'tag'"),
+        (lambda client: client.edit("0" * 20, note="x"), "no field 'note'; did you mean 'notes'"),
+        (lambda client: client.retrain("0" * 20, prio=3), "'prio'; did you mean 'priority'"),
+    ],
+)
+def test_a_field_that_there_is_not_is_told(
+    client: Client, ask: Callable[[Client], object], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        ask(client)
 
 
 def test_what_is_no_id_leads_nowhere(client: Client) -> None:

@@ -14,10 +14,10 @@ from nas.request import reference
 from nas.request.fields import option_of, shown
 from nas.request.presets import PRESETS
 from nas.request.resolve import resolve
-from nas.request.spec import SearchRequest, SearchTerms
+from nas.request.spec import SearchRequest, SearchSpec, SearchTerms, build_spec
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE
-from search_spaces.errors import NasError
+from search_spaces.errors import NasError, UsageError
 from service.api.catalog import Catalog
 from service.api.schemas import JobRequest
 from service.client_commands import submit
@@ -66,6 +66,20 @@ def test_the_reference_page_is_that_of_the_fields() -> None:
 def test_a_spec_has_what_a_request_says_and_presets_have_one_list() -> None:
     assert SearchTerms.model_fields.keys() <= SearchRequest.model_fields.keys()
     assert set(SearchTerms.model_json_schema()["properties"]["preset"]["enum"]) == set(PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"limit": {}}, "there is no field 'limit'; did you mean 'limits'?"),
+        ({"qqq": 1}, "there is no field 'qqq'"),
+        ({"budget": {"observation": 9}}, "there is no field 'budget.observation'"),
+    ],
+)
+def test_a_field_that_there_is_not_is_told(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        build_spec(space_toml=TINY, dataset="digits", **values)
+    assert str(caught.value) == words
 
 
 @pytest.mark.parametrize(
