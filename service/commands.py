@@ -23,7 +23,7 @@ from nas.executors.base import ExecutorKind
 from nas.executors.opening import check_installed
 from search_spaces.errors import NasError, UsageError
 from service.auth import Role, Token, digest_of, new_token, read_expiry
-from service.settings import Settings, read_settings
+from service.settings import Settings, default_home, read_settings
 
 if TYPE_CHECKING:
     from service.jobs.store import Store
@@ -33,7 +33,7 @@ HOME: Any = typer.Option(
     "--home",
     metavar="DIR",
     help="Folder of database, runs and data sets; also NAS_HOME.",
-    show_default="in your data folder",
+    show_default=str(default_home()),
 )
 
 token_app = typer.Typer(
@@ -74,12 +74,13 @@ def serve(
     serving.serve(settings, workers, _announce)
 
 
-def _announce(address: str, secret: str | None) -> None:
-    """Tell where the service is, and its first token, which is nowhere else."""
-    tell(f"Serving {address}")
+def _announce(settings: Settings, secret: str | None) -> None:
+    """Tell where the service and its home are, and its first token, which is nowhere else."""
+    tell(f"Serving {settings.address}")
+    tell(f"Home    {settings.home}")
     if secret is not None:
         say(f"Token   {secret}")
-        say(f"Open    {address}/?token={secret}")
+        say(f"Open    {settings.address}/?token={secret}")
         tell("This token is shown once; nas token create makes others.")
 
 

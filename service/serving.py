@@ -44,13 +44,14 @@ def prepare(settings: Settings) -> tuple[Store, str | None]:
     return store, secret
 
 
-def serve(settings: Settings, workers: int, tell: Callable[[str, str | None], None]) -> None:
+def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None], None]) -> None:
     """Serve until the process is asked to end.
 
     Args:
         settings: of the service.
         workers: how many to start; they end with this process.
-        tell: called with the address and the first token once connections are accepted.
+        tell: called with the settings, the port that it got among them, and the first token once
+            connections are accepted.
 
     Raises:
         UsageError: when an evaluator is not there, or the port cannot be had.
@@ -64,7 +65,7 @@ def serve(settings: Settings, workers: int, tell: Callable[[str, str | None], No
     supervisor = Supervisor(settings, workers)
     threading.Thread(target=warm_up, daemon=True).start()
     try:
-        tell(bound.address, secret)
+        tell(bound, secret)
         uvicorn.Server(config).run(sockets=[listening])
     finally:
         supervisor.close()

@@ -17,7 +17,7 @@ from nas.console.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service import logs
-from service.settings import Settings
+from service.settings import Settings, default_home
 from service.worker.runner import Outcome
 from tests.support.cli_fakes import own_entry_points
 from tests.support.service_cases import Server
@@ -172,6 +172,14 @@ def test_tokens_are_made_listed_and_revoked(server: Server) -> None:
     assert nas("token", "revoke", token["id"]).exit_code == 0
     assert server.client_of(secret).get("/jobs").status_code == 401
     assert nas("token", "revoke", token["id"]).exit_code == 2
+
+
+def test_where_the_home_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.serving.serve", lambda settings, _, tell: tell(settings, None))
+    served = nas("serve", "--home", str(tmp_path))
+    assert served.stderr.splitlines()[1] == f"Home    {tmp_path.resolve()}"
+    told = nas("serve", "--help").stdout.replace("│", "")
+    assert "".join(str(default_home()).split()) in "".join(told.split())
 
 
 def test_open_doors_are_refused() -> None:
