@@ -19,19 +19,20 @@ MEDIA_TYPE = "application/atom+xml; charset=utf-8"
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def atom(owner: str, jobs: Iterable[Job], site: str, address: str) -> bytes:
+def atom(reader: str, whose: str, jobs: Iterable[Job], site: str, address: str) -> bytes:
     """The feed of some jobs, newest first.
 
     Args:
-        owner: who reads it.
+        reader: who reads it.
+        whose: jobs they are, for its title.
         jobs: to tell of.
         site: where the dashboard is, without a slash at its end.
         address: of the feed itself.
     """
     feed = ElementTree.Element("feed", {"xmlns": ATOM})
     entries = [(job, job.ended_at or job.started_at or job.created_at) for job in jobs]
-    _add(feed, "id", f"urn:nas:jobs:{owner}")
-    _add(feed, "title", f"Architecture searches of {owner}")
+    _add(feed, "id", f"urn:nas:jobs:{reader}")
+    _add(feed, "title", f"Architecture searches of {whose}")
     _add(feed, "updated", _moment(max((changed for _, changed in entries), default=0.0)))
     _add(feed, "link", rel="self", href=address)
     _add(feed, "link", rel="alternate", href=f"{site}/")

@@ -309,7 +309,7 @@ class JobPage(BaseModel):
 
 
 class FeedOut(BaseModel):
-    """Where the feed of one's jobs is found; whoever knows the address can read it."""
+    """Where one's feed of jobs is found; whoever knows the address can read it."""
 
     url: str
 

@@ -23,7 +23,7 @@ import pytest
 from search_spaces.errors import UsageError
 from service import webhooks
 from service.auth import Role
-from service.jobs.outbox import Sending
+from service.jobs.outbox import BACKOFF_S, Sending
 from service.webhooks import Answer, check_url, is_public, send, signature
 from tests.support.dashboard_cases import browser, said
 from tests.support.service_cases import SMOKE, Server, problem
@@ -298,6 +298,15 @@ def test_a_webhook_is_named_on_its_page(server: Server) -> None:
         text = said(page.post("/webhook", data={"url": "http://127.0.0.1:1/<b>"}))
         assert "whsec_" in text and "<b>" not in text
         assert "whsec_" not in said(page.get("/webhook"))
+
+
+def test_how_often_a_message_is_sent_again_is_told_as_it_is(server: Server) -> None:
+    assert (len(BACKOFF_S), sum(BACKOFF_S) < 86_400) == (7, True)
+    described = server.client("alice").get("/openapi.json").json()["paths"]["/api/v1/webhook"]
+    told = " ".join(described["put"]["description"].split())
+    with browser(server, server.token("alice")) as page:
+        for text in (told, said(page.get("/webhook"))):
+            assert "sent again, up to seven times within a day." in text
 
 
 def test_who_only_reads_sets_nothing(server: Server) -> None:

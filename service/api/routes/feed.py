@@ -20,7 +20,7 @@ router = APIRouter(tags=["feed"])
 
 @router.get("/feed", response_model=FeedOut)
 def where(request: Request, token: AnyRole, context: InContext) -> FeedOut:
-    """The address of the feed of your jobs, for readers of feeds.
+    """The address of the feed of your jobs, for readers of feeds; of an administrator of all jobs.
 
     Whoever knows it can read the feed, and nothing else, until your token ends.
     """
@@ -49,5 +49,6 @@ def feed(
     owner = None if token.role is Role.admin else token.name
     jobs = context.store.jobs.list(Filter(owner=owner), SHOWN)
     site = str(request.base_url).rstrip("/")
-    body = atom(token.name, jobs, site, str(request.url.replace(query="")))
+    whose = owner or "everybody"
+    body = atom(token.name, whose, jobs, site, str(request.url.replace(query="")))
     return tagged(request, body, MEDIA_TYPE, "private, no-cache")

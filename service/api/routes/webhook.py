@@ -34,7 +34,8 @@ def name(given: WebhookRequest, token: Submitter, context: InContext) -> Webhook
 
     Messages are signed as https://www.standardwebhooks.com says, with the secret of the answer.
     They are JSON with `type` (`job.succeeded`, `job.failed`, `job.cancelled`, `webhook.set`),
-    `timestamp` and `data`. What is not answered with 2xx is sent again, up to eight times in a day.
+    `timestamp` and `data`. What is not answered with 2xx is sent again, up to seven times within a
+    day.
     """
     url = check_url(given.url, private=context.settings.webhook_private)
     return WebhookSecretOut(url=url, secret=context.store.outbox.set(token.name, url))

@@ -50,6 +50,16 @@ def test_a_feed_is_read_by_its_address_alone(
     )
 
 
+def test_a_feed_says_whose_jobs_it_tells_of(server: Server, alice: httpx.Client) -> None:
+    titles = [
+        ElementTree.fromstring(httpx.get(one.get("/feed").json()["url"]).content).findtext(
+            "a:title", "", NAMES
+        )
+        for one in (alice, server.client("r", Role.admin))
+    ]
+    assert titles == ["Architecture searches of alice", "Architecture searches of everybody"]
+
+
 def test_an_address_opens_nothing_else_and_ends_with_its_token(server: Server) -> None:
     secret = server.token("carl", Role.reader)
     client = server.client_of(secret)
@@ -79,9 +89,9 @@ def test_the_key_in_an_address_is_not_logged() -> None:
 @pytest.mark.parametrize("text", ["<b>&", "a\x1b\x00b", "\u202e\ufffe", "😀"])
 def test_any_text_makes_a_feed_that_can_be_read(server: Server, text: str) -> None:
     job, _ = server.store.jobs.submit(submission("dora", title=text.replace("\0", ""), tags=("t",)))
-    feed = ElementTree.fromstring(atom("dora", [job], "http://x", "http://x/feed"))
+    feed = ElementTree.fromstring(atom("dora", "dora", [job], "http://x", "http://x/feed"))
     title = feed.findtext("a:entry/a:title", "", NAMES)
     assert title.endswith(": queued") and title[0] in text
-    assert ElementTree.fromstring(atom("dora", [], "http://x", "http://x/feed")).tag.endswith(
-        "feed"
-    )
+    assert ElementTree.fromstring(
+        atom("dora", "dora", [], "http://x", "http://x/feed")
+    ).tag.endswith("feed")

@@ -375,6 +375,13 @@ def test_the_api_is_described_for_people(server: Server, alice: httpx.Client) ->
     for name in document["components"]["schemas"]:
         assert f'id="{name}"' in text
     assert 'href="/docs"' in said(alice.get("/"))
+    lead = text.partition("<h2>")[0]
+    for path, operations in document["paths"].items():
+        apart = not path.startswith("/api/v1/") or any(
+            "security" not in one for one in operations.values()
+        )
+        short = re.sub(r"{.*", "…", path)
+        assert apart == (f"<code>{short}</code>" in lead), path
 
 
 def test_what_should_not_happen_has_a_page_too(
