@@ -34,6 +34,8 @@ _FIELD_OF_KEY = {
     "allocator": "allocator",
     "runtime": "runtime",
 }
+KEYS = tuple(_FIELD_OF_KEY)
+"""What may be said of a workload."""
 _SIZES = ("batch", "source", "target", "beam", "context")
 _OPTIONAL = ("target", "beam", "context")
 _EXAMPLE = "batch=1,source=30,target=30,beam=5"
@@ -132,7 +134,7 @@ class Workload:
                 near = difflib.get_close_matches(str(key), _FIELD_OF_KEY, n=1)
                 hint = f"did you mean {near[0]!r}? " if near else ""
                 raise UsageError(
-                    f"a workload has no key {key!r}; {hint}allowed are {', '.join(_FIELD_OF_KEY)}"
+                    f"a workload has no key {key!r}; {hint}allowed are {', '.join(KEYS)}"
                 )
         if mapping.get("source") is None:
             raise UsageError(f"a workload needs the source length in tokens, as in {_EXAMPLE}")

@@ -113,8 +113,8 @@ KEEP_AGAIN: Any = typer.Option(
     [],
     "--keep",
     metavar="GENE=CHOICE|all|none",
-    help="Do the pruning and all that follows again: the choices that may not be cut, in place of "
-    "those before, all (undo every cut) or none. Repeatable.",
+    help="Prune anew: the choices that may not be cut, in place of those before, all (undo every "
+    "cut) or none. Repeatable.",
     autocompletion=complete_keep,
 )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
+from latency.workload import KEYS
 from nas.console import options
 from nas.console.commands.checked_spaces import checked_space
 from nas.console.output import out, print_json, say, tell
@@ -25,6 +26,9 @@ from search_spaces.errors import UsageError
 if TYPE_CHECKING:
     from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
     from nas.profiling.profile_device import ProfileRequest
+
+
+WORKLOAD_KEYS = ", ".join(KEYS)
 
 
 class Runtime(StrEnum):
@@ -43,8 +47,7 @@ def profile(
     workload: list[str] = typer.Option(
         [],
         metavar="KEY=VALUE,…",
-        help="What is timed, over the space's own: batch, source, target, beam, dtype, mode, "
-        "runtime. "
+        help=f"What is timed, over the space's own: {WORKLOAD_KEYS}. "
         "Repeat it for several, such as source=256 and source=1024.",
         show_default="the space's own",
     ),

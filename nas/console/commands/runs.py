@@ -23,6 +23,7 @@ from nas.console.tables import (
     table,
     workers_table,
 )
+from nas.request import picks
 from nas.request.protected_choices import as_options, spelled
 from nas.results.state import RUNS, RunState, find_runs, going_on, open_run, read_state
 from nas.run.duration import TRAINED
@@ -68,10 +69,10 @@ def show(
     pick: str | None = typer.Option(
         None,
         "--pick",
-        metavar="[HOW]",
-        help="Help with choosing from the front instead: best, knee, cheapest, conditions such as "
-        "'latency_ms<=12,params<=2e5' or 'quality<=0.35', or an id; alone, what each step along "
-        "the front costs.",
+        metavar=f"[{picks.METAVAR}]",
+        help="Help with choosing from the front instead: the network that nas search picks with "
+        "these words, with conditions such as 'latency_ms<=12,params<=2e5' or 'quality<=0.35', or "
+        "an id; alone, what each step along the front costs.",
         autocompletion=options.complete_pick,
     ),
     features: bool = typer.Option(

@@ -178,8 +178,9 @@ def resume(
 ) -> None:
     """Go on with a run where it stopped; stages with damaged files are done again.
 
-    With --keep only prune, evolve, verify and front are done again, with --retime all but the
-    training of the supernet. The executor may be another one than before.
+    With --keep the space is pruned anew, with --retime networks are timed anew; of the other
+    stages those are done again that read what has changed. The executor may be another one than
+    before.
     """
     how = Working(where, read_logs(log), quiet, json_lines, retime)
     folder = open_run(run)

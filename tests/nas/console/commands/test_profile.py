@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from latency.acceptance import MOST_UNIT_SESSIONS, UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
+from latency.workload import KEYS
 from nas.console.app import app
 from nas.profiling import profile_device as module
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
@@ -39,6 +41,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def profile(*arguments: str, out: Path = OUT) -> Result:
     given = ("--space", "./tiny.toml", "--threads", "1", "--out", str(out))
     return CliRunner().invoke(app, ["profile", *given, *arguments])
+
+
+def test_the_help_names_all_that_may_be_said_of_a_workload() -> None:
+    command: Any = typer.main.get_command(app)
+    (workload,) = (one for one in command.commands["profile"].params if one.name == "workload")
+    assert f": {', '.join(KEYS)}." in workload.help and "context" in KEYS
 
 
 class Killed(BaseException):

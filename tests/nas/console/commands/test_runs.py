@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from nas.console.app import app
+from nas.request import picks
 from nas.run.events import Event
 from nas.run.folder import RunFolder
 from nas.search.front import Baseline, read_front
@@ -146,6 +148,12 @@ def test_pick_alone_shows_what_each_step_costs() -> None:
     data = json.loads(done.stdout)
     assert data["picked"] is None and len(data["steps"]) == 2
     assert data["landmarks"]["cheapest"] == SMALL.id
+
+
+def test_the_help_names_all_picks() -> None:
+    command: Any = typer.main.get_command(app)
+    (pick,) = (one for one in command.commands["show"].params if one.name == "pick")
+    assert pick.metavar == f"[{picks.METAVAR}]"
 
 
 def test_pick_with_conditions_shows_the_network() -> None:

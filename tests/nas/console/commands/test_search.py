@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typer.testing import CliRunner, Result
 from nas.console.app import app
 from nas.run.events import Event, StageStarted
 from nas.run.folder import RunFolder
+from nas.run.stages import SEARCH_STAGES
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, DivergedError, NasError, UnreachableLimitError
 from tests.support import cli_fakes
@@ -305,6 +307,11 @@ def test_an_unexpected_error_keeps_its_traceback_in_the_run(
     assert "ZeroDivisionError" in text
     assert "in failing" not in text
     assert __file__ in text
+
+
+def test_which_stages_are_done_again_stands_in_their_table_alone() -> None:
+    words = re.findall("[a-z]+", nas("resume", "--help").stdout.partition("Options")[0])
+    assert "pruned" in words and not {stage.name for stage in SEARCH_STAGES} & {*words}
 
 
 def test_resume_needs_a_run(here: Path) -> None:
