@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from nas.run.stages import Stage
 from tests.layering_rules import (
     JOINTS,
     LATE,
@@ -117,6 +120,15 @@ def test_only_the_joints_load_torch(known: dict[str, Path]) -> None:
     free = [name for name in free if name in LATE or not matches(name, JOINTS)]
     free += ["service.dashboard.run_views"]  # the pages of runs
     assert "torch" not in loaded("-c", "import " + ", ".join(free))
+
+
+def test_the_page_on_architecture_names_what_is_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+    (attribute,) = re.findall(r"the table of stages \(`(\w+)`\)", page)
+    assert attribute in {field.name for field in fields(Stage)}
+    joining, joints, _ = page.partition("In `nas`, only what ")[2].partition("`JOINTS`")
+    rooms = [f"nas.{room.replace('/', '.')}" for room in re.findall(r"`([a-z_/]+)`", joining)]
+    assert joints and rooms and all(any(j.startswith(room) for j in JOINTS) for room in rooms)
 
 
 def test_loaded_sees_what_is_imported() -> None:

@@ -120,6 +120,12 @@ def test_every_package_folder_is_shipped() -> None:
     assert shipped == folders
 
 
+def test_what_coverage_leaves_out_is_there() -> None:
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]
+    for pattern in tools["coverage"]["run"]["omit"]:
+        assert [*ROOT.glob(pattern)], pattern
+
+
 def test_every_folder_with_modules_is_a_package() -> None:
     folders = {path.parent for name in PACKAGES for path in (ROOT / name).rglob("*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []

@@ -19,8 +19,10 @@ from nas.console import plugins
 from nas.console.app import app
 from nas.request.presets import PRESETS, budget_for, check_setting
 from nas.run.stages import SEARCH_STAGES
+from search_spaces.architecture import ATTENTION_KINDS, SKIP
 from search_spaces.errors import SpaceFileError
 from search_spaces.loading import load_space, space_names
+from search_spaces.notation import NOTHING, from_text
 from tests.support.cli_fakes import own_entry_points
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -195,6 +197,21 @@ def test_a_space_of_the_guide_with_a_slip_is_refused(tmp_path: Path) -> None:
     file.write_text(slip, encoding="utf-8")
     with pytest.raises(SpaceFileError, match=r"line \d+, encoder.num_heads"):
         load_space(str(file))
+
+
+def test_a_network_as_one_line_is_told_whole() -> None:
+    text = text_of("docs/fairseq.md")
+    for kind in ATTENTION_KINDS:
+        assert (f"`{NOTHING}/1024`" if kind == SKIP else f"`{kind[0]}`{kind[1:]}") in text
+    (line,) = re.findall(r"`(w\[[^`]*)`", text)
+    assert len(from_text(f"D64: {line} {NOTHING}/1024").decoder.layers) == 3  # type: ignore[union-attr]
+
+
+def test_how_long_ray_waits_for_a_rank_is_told() -> None:
+    named = re.findall(r'"(RAY_\w+)", (\d+)', text_of("nas/executors/ray_group.py"))
+    assert named and all(
+        f"{seconds} s (`{name}`" in text_of("docs/cluster.md") for name, seconds in named
+    )
 
 
 def test_every_result_leads_into_the_log() -> None:

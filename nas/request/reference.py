@@ -15,8 +15,7 @@ HEAD = """# The request of a search
 
 Each field stands once, in `nas/request/spec.py`; this page is written by `python -m
 nas.request.reference > docs/guide/request.md`. A field is called so in the body of `POST
-/api/v1/jobs`, in `spec.json` and in the dashboard's form; the option is that of `nas search` and
-`nas submit`.
+/api/v1/jobs` and in the dashboard's form; the option is that of `nas search` and `nas submit`.
 
 """
 NUMBERS = """

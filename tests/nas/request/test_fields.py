@@ -61,6 +61,8 @@ def test_every_field_is_everywhere(name: str, server: Server, alice: httpx.Clien
 
 def test_the_reference_page_is_that_of_the_fields() -> None:
     assert PAGE.read_text("utf-8") == reference.page()
+    same = SearchRequest.model_fields.keys() <= SearchSpec.model_fields.keys()
+    assert ("spec.json" in reference.HEAD) == same
 
 
 def test_a_spec_has_what_a_request_says_and_presets_have_one_list() -> None:
