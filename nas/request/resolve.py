@@ -36,9 +36,11 @@ from search_spaces.errors import NasError, UsageError
 from search_spaces.genes import GeneSpace, dump_genes, parse_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
-from search_spaces.plain import plain_rows
+from search_spaces.plain import alone, plain_rows
 from search_spaces.recall import recall_window
 from search_spaces.space import SearchSpace
+from search_spaces.space_form import space_from_source
+from search_spaces.toml.source import TomlSource
 from search_spaces.wording import mark
 
 TEXT_TASKS = ("embedding", "language_modelling")
@@ -351,6 +353,9 @@ def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
             return PLAIN if len(plain_rows(space)) else None
         own = site.architecture(given) if isinstance(given, str) else Architecture.from_json(given)
         totals(space.model, space.task, own)  # refuses stacks that do not fit the task
+        # What no space may offer cannot be built; its lines are none that anybody wrote.
+        source = TomlSource.parse(dump_space(alone(space, own)), "the baseline")
+        space_from_source(replace(source, lines={}))
         return own.to_json()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from nas.stages import baseline
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Genotypes
-from search_spaces.loading import parse_space
+from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.plain import plain_rows
 from tests.support.pipeline_cases import (
     ROOT,
@@ -122,6 +123,30 @@ def test_a_network_of_sizes_that_the_space_has_not(tmp_path: Path) -> None:
     assert (folder.path / f"retrained/{baseline.entry.id}/weights.pt").exists()
     assert Draft202012Validator(PARETO).is_valid(folder.read_json("pareto.json"))
     assert not [one for one in logged(folder) if one["event"] == "EvaluationFailed"]
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "words"),
+    [
+        ("python-source", "D64m8: s2/128", "the baseline, decoder.memory_length: a memory"),
+        ("wmt14", "E64: s8/64 | D64: o8+s8@1/64", "the baseline, decoder.self_attention: .*linf"),
+        ("wmt14", "E64: s8/64 | D64: s8+s7@1/64", "the baseline, decoder.cross_num_heads: found 7"),
+        ("wmt14", "E64: o8/64 | D64: s8+s8@1/64", None),
+    ],
+)
+def test_a_network_that_cannot_be_built_is_refused_at_once(
+    name: str, given: str, words: str | None
+) -> None:
+    space = load_space(name)
+    kinds = [one.name for one in space.slots if one.stack == "decoder" and "attention" in one.gene]
+    space = space.restrict({kind: ["softmax"] for kind in kinds})
+    text = dump_space(replace(space, model=replace(space.model, omni_kernel="linformer")))
+    request = SearchRequest(space_toml=text, data="synthetic", baseline=given)
+    if words is None:
+        assert resolve(request, Here()).spec.baseline
+        return
+    with pytest.raises(UsageError, match=words):
+        resolve(request, Here())
 
 
 def test_where_there_can_be_none_it_is_said(tmp_path: Path) -> None:
