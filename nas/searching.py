@@ -31,7 +31,7 @@ from nas.run.folder import RunFolder
 from nas.run.threads import use_threads
 from nas.search.front import Front, read_front
 from search_spaces.errors import UsageError
-from search_spaces.genes import GeneSpace, load_genes
+from search_spaces.genes import GeneSpace, dump_genes, given_genes, load_genes
 
 __all__ = ["Answer", "Evaluator", "search"]
 
@@ -75,6 +75,8 @@ def search(
     from nas.stages.pipeline import run_search  # imports torch
 
     genes = space if isinstance(space, GeneSpace) else load_genes(space)
+    if out is None:
+        given_genes(dump_genes(genes), "space")  # refuses a name that no folder can begin with
     if isinstance(evaluator, str):
         name, known = EvaluatorName.read(evaluator).here(), None
     else:

@@ -466,16 +466,31 @@ def _is_count(value: Value) -> bool:
 
 
 def load_genes(path: str | Path) -> GeneSpace:
-    """Read a space of genes from a TOML file.
+    """Read a space of genes that is going to be searched from a TOML file.
 
     Raises:
         SpaceFileError: naming file, line and key, what was found and what is allowed.
     """
-    return parse_genes(read_text(Path(path)), str(path))
+    return given_genes(read_text(Path(path)), str(path))
+
+
+def given_genes(text: str, source: str) -> GeneSpace:
+    """Read a space of genes that is going to be searched, whose name folders can begin with.
+
+    Arguments as for `parse_genes`.
+
+    Raises:
+        SpaceFileError: as `load_genes`.
+    """
+    toml = _source(text, source)
+    space = _space(toml)
+    if "name" in toml.table(("space",), default={}):
+        toml.check_name(space.name)
+    return space
 
 
 def parse_genes(text: str, source: str) -> GeneSpace:
-    """Read a space of genes; see the module for its form.
+    """Read a space of genes, whatever its name; see the module for its form.
 
     Args:
         text: the TOML document.
@@ -484,7 +499,14 @@ def parse_genes(text: str, source: str) -> GeneSpace:
     Raises:
         SpaceFileError: as `load_genes`.
     """
-    toml = TomlSource.parse(text, source)
+    return _space(_source(text, source))
+
+
+def _source(text: str, source: str) -> TomlSource:
+    return TomlSource.parse(text, source, "a table such as [genes.width] with integer = [16, 32]")
+
+
+def _space(toml: TomlSource) -> GeneSpace:
     toml.check_keys((), ("space", "genes"), ("genes",))
     header = toml.table(("space",), default={})
     if header:
@@ -503,10 +525,10 @@ def parse_genes(text: str, source: str) -> GeneSpace:
         known[name] = gene
     try:
         return GeneSpace(
-            header.get("name", Path(source).stem), tuple(genes), header.get("description", "")
+            header.get("name", Path(toml.name).stem), tuple(genes), header.get("description", "")
         )
     except UsageError as error:
-        raise SpaceFileError(f"{source}: {error}") from None
+        raise SpaceFileError(f"{toml.name}: {error}") from None
 
 
 def dump_genes(space: GeneSpace) -> str:

@@ -48,7 +48,6 @@ MAX_LAYERS = 1_000
 MAX_CHOICES = 1_000
 
 _TABLES = ("space", "model", "encoder", "decoder", "data", "workload", "presets")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 MAX_SIZE = 1_000_000
@@ -100,12 +99,7 @@ def _header(source: TomlSource) -> tuple[str, TaskName, str, str | None]:
     for key, value in table.items():
         if not isinstance(value, str):
             raise source.error(("space", key), f"found {shown(value)}, allowed is a string")
-    if not _NAME.fullmatch(table["name"]):
-        raise source.error(
-            ("space", "name"),
-            f"found {shown(table['name'])}, allowed are 1 to 64 letters, digits, '.', '_' and '-', "
-            "the first a letter or digit",
-        )
+    source.check_name(table["name"])
     if table["task"] not in TASKS:
         raise source.error(("space", "task"), unknown_name(table["task"], TASKS))
     parent = table.get("parent_digest")

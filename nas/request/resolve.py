@@ -33,7 +33,7 @@ from nas.request.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.costs import totals
 from search_spaces.errors import NasError, UsageError
-from search_spaces.genes import GeneSpace, dump_genes, parse_genes
+from search_spaces.genes import GeneSpace, dump_genes, given_genes
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.plain import alone, plain_rows
@@ -248,7 +248,7 @@ def _external(request: SearchRequest, site: Site, evaluator: str) -> Resolved:
     _check_external(request)
     if request.space_toml is not None:
         with blaming("space_toml"):
-            space = parse_genes(request.space_toml, "space_toml")
+            space = given_genes(request.space_toml, "space_toml")
     else:
         with blaming("space"):
             space = site.genes(request.space or "")

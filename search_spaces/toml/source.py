@@ -22,6 +22,11 @@ MAX_BYTES = 1_000_000
 
 KeyPath = tuple[str, ...]
 
+NEEDS = (
+    "at least the tables [space] and [model] and one of [encoder] and [decoder] "
+    "(`nas space show digits` prints an example)"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY_PART = re.compile(r"""[ \t]*("(?:\\.|[^"\\\n])*"|'[^'\n]*'|[A-Za-z0-9_-]+)[ \t]*""")
 _VALUE_TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}'  # strings over several lines
@@ -50,8 +55,13 @@ class TomlSource:
     lines: Mapping[KeyPath, int]
 
     @classmethod
-    def parse(cls, text: str, name: str) -> Self:
+    def parse(cls, text: str, name: str, needs: str = NEEDS) -> Self:
         """Parse TOML.
+
+        Args:
+            text: the document.
+            name: what messages call it.
+            needs: what has to stand in it, told where nothing does.
 
         Raises:
             SpaceFileError: for a syntax error, naming its line, for an empty text, and for one
@@ -64,10 +74,7 @@ class TomlSource:
         except ValueError as error:
             raise _syntax_error(text, name, str(error)) from None
         if not data:
-            raise SpaceFileError(
-                f"{name}: the file is empty; a space needs at least the tables [space] and [model] "
-                "and one of [encoder] and [decoder] (`nas space show digits` prints an example)"
-            )
+            raise SpaceFileError(f"{name}: the file is empty; a space needs {needs}")
         return cls(name, data, dict(_key_lines(text)))
 
     def error(self, path: KeyPath, problem: str) -> SpaceFileError:
@@ -76,6 +83,15 @@ class TomlSource:
         line = "" if known is None else f", line {self.lines[known]}"
         key = ".".join(part if part.isprintable() else repr(part) for part in path)
         return SpaceFileError(f"{self.name}{line}, {key}: {problem}")
+
+    def check_name(self, name: str) -> None:
+        """Refuse a name of a space that folders of its runs cannot begin with."""
+        if not _NAME.fullmatch(name):
+            raise self.error(
+                ("space", "name"),
+                f"found {shown(name)}, allowed are 1 to 64 letters, digits, '.', '_' and '-', "
+                "the first a letter or digit",
+            )
 
     def table(self, path: KeyPath, default: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """The table at `path`, `default` (when given) where there is none.

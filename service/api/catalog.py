@@ -24,7 +24,7 @@ from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
-from search_spaces.genes import GeneSpace, parse_genes
+from search_spaces.genes import GeneSpace, given_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml.source import read_text
@@ -140,7 +140,7 @@ class Catalog:
         files = {file.stem: file for file in self._own_spaces()}
         if name not in files:
             raise _unknown("space of genes", name, files)
-        return parse_genes(read_text(files[name]), name)
+        return given_genes(read_text(files[name]), name)
 
     def evaluator(self, name: str) -> str:
         """What is registered under that name: nobody else says what code is run here.

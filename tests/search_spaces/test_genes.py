@@ -19,10 +19,12 @@ from search_spaces.genes import (
     GeneNetwork,
     GeneSpace,
     dump_genes,
+    given_genes,
     load_genes,
     parse_genes,
 )
 from search_spaces.genotypes import Genotypes
+from search_spaces.loading import parse_space
 from search_spaces.operators import (
     crossover,
     distinct,
@@ -223,6 +225,23 @@ def test_a_space_of_one_network_has_no_columns() -> None:
 def test_wrong_toml_is_named(text: str, words: str) -> None:
     with pytest.raises(SpaceFileError, match=words):
         parse_genes(text, "mine.toml")
+
+
+@pytest.mark.parametrize("name", ["gpt/large", "../out", "a\\u0000b", "", ".hidden", "a" * 65])
+def test_names_that_no_folder_can_begin_with_are_for_older_runs(name: str) -> None:
+    text = f'[space]\nname = "{name}"\n[genes.a]\ninteger = [1]\n'
+    with pytest.raises(SpaceFileError, match="mine.toml, line 2, space.name: .* 1 to 64 letters"):
+        given_genes(text, "mine.toml")
+    assert parse_genes(text, "space.toml").size == 1
+    plain = text.replace(f'name = "{name}"', "")
+    assert given_genes(plain, "my own.toml").name == "my own"
+
+
+def test_an_empty_file_is_told_what_genes_look_like() -> None:
+    with pytest.raises(SpaceFileError, match=r"mine.toml: .* empty; .* \[genes.width\]"):
+        parse_genes("# nothing", "mine.toml")
+    with pytest.raises(SpaceFileError, match=r"\[encoder\] and \[decoder\]"):
+        parse_space("", "mine.toml")
 
 
 def test_a_space_of_more_networks_than_can_be_written_down_is_refused() -> None:

@@ -90,6 +90,12 @@ def test_others_are_refused(server: Server, name: str) -> None:
     assert "no evaluator named" in problem(answer, 422, "/evaluator")
 
 
+def test_a_space_whose_name_no_folder_can_begin_with_is_refused(server: Server) -> None:
+    text = GENES.replace('"mine"', '"../mine"')
+    answer = server.client("alice").post("/jobs", json={**ASKED, "space_toml": text})
+    assert "found '../mine', allowed are 1 to 64 letters" in problem(answer, 422, "/space_toml")
+
+
 def test_without_a_setting_there_is_none(tmp_path: Path) -> None:
     with Server(tmp_path / "home") as bare:
         answer = bare.client("alice").post("/jobs", json=ASKED)

@@ -310,6 +310,12 @@ def test_genes_need_an_evaluator_and_an_evaluator_genes(here: Path) -> None:
     assert np.isfinite(loss(SPACE.decode(enumerate_all(SPACE)[:1])[0].to_json()))
 
 
+def test_a_name_that_no_folder_can_begin_with_is_refused_in_its_file(here: Path) -> None:
+    (here / "mine.toml").write_text(GENES.replace('"mine"', '"gpt/large"'), "utf-8")
+    result = search(RIG)
+    assert result.exit_code == 2 and "mine.toml, line 3, space.name" in said(result)
+
+
 def test_parts_of_names_are_whole_in_the_spec(here: Path) -> None:
     (here / "measure.sh").write_text("#!/bin/sh\necho 1\n", "utf-8")
     (here / "measure.sh").chmod(0o755)
