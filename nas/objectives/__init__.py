@@ -102,15 +102,17 @@ def check_cost_names(names: Collection[str]) -> None:
                 f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits "
                 f"and _ that is none of {', '.join(RESERVED)}"
             )
-        if (uncertainty := uncertainty_name(name)) in names:
-            raise UsageError(
-                f"an evaluator's cost cannot be called {uncertainty!r} beside {name!r}, whose "
-                "uncertainty is called that: give it another name"
-            )
+        bound = OBJECTIVES[name].upper_name
+        for what, taken in (("uncertainty", uncertainty_name(name)), ("upper bound", bound)):
+            if taken and taken in names:
+                raise UsageError(
+                    f"an evaluator's cost cannot be called {taken!r} beside {name!r}, whose {what} "
+                    "is called that: give it another name"
+                )
 
 
 def uncertainty_name(name: str) -> str:
-    """Where the uncertainty of what is predicted of an evaluator's cost stands."""
+    """Where the uncertainty of what is predicted of a cost stands."""
     return OBJECTIVES[name].std_name or f"{name}_std"
 
 

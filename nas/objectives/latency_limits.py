@@ -26,7 +26,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from nas.objectives import LATENCY, OBJECTIVES, TIMED
+from nas.objectives import LATENCY, OBJECTIVES, TIMED, uncertainty_name
 from search_spaces.json_text import finite_number
 
 # Standard deviations on top of a prediction: where finalists are measured afterwards a candidate
@@ -142,7 +142,8 @@ def upper_value(measured: Mapping[str, float], predicted: Mapping[str, float], n
     one = OBJECTIVES[name]
     if name in measured:
         return one.minimised(measured.get(one.upper_name, measured[name]))
-    return one.largest(predicted[name], predicted.get(one.std_name, 0.0), PREDICTED_STDS)
+    std = predicted.get(uncertainty_name(name), 0.0)
+    return one.largest(predicted[name], std, PREDICTED_STDS)
 
 
 def keeps(

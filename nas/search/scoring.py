@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from latency.predictor import LatencyPredictor
-from nas.objectives import COUNTED, OBJECTIVES, QUALITY, counted, rates
+from nas.objectives import COUNTED, OBJECTIVES, QUALITY, counted, rates, uncertainty_name
 from nas.objectives.latency_limits import MEASURED_STDS
 from nas.run.folder import RunFolder
 from nas.run.layout import RANKER_FILE, predictor_file
@@ -89,10 +89,10 @@ class CostScorer:
         ]
         violations = np.zeros(len(genotypes))
         for name, most in self.limits.items():
-            one = OBJECTIVES[name]
+            one, uncertainty = OBJECTIVES[name], uncertainty_name(name)
             upper = one.minimised(values[name])
-            if one.std_name in values:
-                upper = one.largest(values[name], values[one.std_name], self.stds)
+            if uncertainty in values:
+                upper = one.largest(values[name], values[uncertainty], self.stds)
             violations += np.maximum(0.0, upper / one.minimised(most) - 1.0)
         return Scores(np.stack(costs, axis=1), violations)
 

@@ -328,6 +328,10 @@ def test_wrong_costs_end_in_a_sentence(
         ({"limits": {"id": 3}}, "cannot be called 'id'"),
         ({"limits": {"ms": -1}}, "must be above 0"),
         ({"limits": {"ms_std": 3}}, "cannot be called 'ms_std' beside 'ms', whose uncertainty"),
+        (
+            {"limits": {"latency_ms": 3, "latency_upper_ms": 3}},
+            "'latency_upper_ms' beside 'latency_ms', whose upper bound",
+        ),
         ({"settings": {"rounds.prune": "true"}}, "rounds.prune is for networks that are trained"),
         ({"pick": "energy<=3"}, "no 'energy' is measured"),
         ({"colour": "red"}, "colour"),
@@ -354,6 +358,18 @@ def test_a_space_of_few_networks_is_refused(tmp_path: Path) -> None:
         search(few, Good(), ["quality", "ms"], out=tmp_path / "run")
     with pytest.raises(UsageError, match="holds 1 network, and"):
         search(few.restrict({"width": [2]}), Good(), ["quality", "ms"], out=tmp_path / "other")
+
+
+def test_a_name_that_no_folder_can_begin_with_needs_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    odd = GeneSpace("../few", (Gene("width", (1, 2, 3)),))
+    with pytest.raises(UsageError, match="space.name: found '../few', allowed are 1 to 64"):
+        search(odd, Good(), ["quality", "ms"])
+    with pytest.raises(UsageError, match="holds 3 networks"):
+        search(odd, Good(), ["quality", "ms"], out="run")
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 def test_evaluators_say_their_batch_rightly(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from search_spaces.genes import Network
 
 MOST_WORDS = 300  # of another's message that a failure repeats
+LARGEST = 1e100  # a number that can still be squared and multiplied with others
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def observe(evaluator: Evaluator, networks: Sequence[Network]) -> list[Answer]:
     each network alone, so that one of them does not take the others along.
 
     Returns:
-        One answer for each network: a finite quality, or a failure that says what was wrong.
+        One answer for each network: a quality up to `LARGEST` in size, or a failure that says what
+        was wrong.
 
     Raises:
         TimeoutError: when the evaluator raises it, or whoever limits its time.
@@ -109,7 +111,7 @@ def observe(evaluator: Evaluator, networks: Sequence[Network]) -> list[Answer]:
         said = str(error).strip().split("\n")[0]
         answers, problem = [], f"the evaluator raised {type(error).__name__}: {said}"
     if len(answers) == len(networks):
-        return [_checked(answer) for answer in answers]
+        return [_comparable(_checked(answer)) for answer in answers]
     if len(networks) == 1:
         return [Answer.failed(problem)]
     return [observe(evaluator, [network])[0] for network in networks]
@@ -147,6 +149,19 @@ def _checked(given: object) -> Answer:
     if wrong:
         return Answer.failed(f"the evaluator gave a cost {wrong[0]!r} that is not a number")
     return Answer(quality, std, {name: value for name, value in costs.items() if value is not None})
+
+
+def _comparable(answer: Answer) -> Answer:
+    """The same, or a failure where a number of it is too large."""
+    costs = {f"cost {name!r}": value for name, value in answer.costs.items()}
+    numbers = {"quality": answer.quality, "standard deviation": answer.std, **costs}
+    for what, value in numbers.items():
+        if value is not None and abs(value) > LARGEST:
+            return Answer.failed(
+                f"the evaluator gave {value:g} as the {what}, too large to be compared: of a "
+                f"network that does not work it tells a failure, and no number beyond {LARGEST:g}"
+            )
+    return answer
 
 
 def finite(value: object) -> float | None:

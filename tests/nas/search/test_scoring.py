@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from latency.predictor import LatencyPredictor
+from nas.objectives import uncertainty_name
+from nas.objectives.latency_limits import keeps
 from nas.objectives.size import network_costs
 from nas.search.external_costs import ExternalCosts
 from nas.search.ranking import PairwiseLinear
@@ -142,6 +144,19 @@ def test_an_evaluators_cost_may_be_far_below_one(power: int) -> None:
     truth = np.array([ms(network) for network in GENE_SPACE.decode(GENE_ROWS)])
     assert small["ms"] == pytest.approx(scale * truth, rel=0.1)
     assert len(np.unique(small["ms"])) == len(np.unique(plain["ms"])) > 10
+
+
+def test_a_limit_counts_uncertainty_whatever_a_cost_is_called() -> None:
+    known = GENE_ROWS[::3]
+    kept = []
+    for name in ("size", "params", "flops", "kv_cache_mb", "latency_ms"):
+        lines = [{name: ms(network)} for network in GENE_SPACE.decode(known)]
+        costs = ExternalCosts(GENE_SPACE, {}, ("quality", name), {name: 4.0}).learnt(known, lines)
+        upper = np.add(*costs.predict(GENE_ROWS).values())
+        kept.append(costs.score(GENE_ROWS).violations == 0)
+        assert np.array_equal(kept[-1], upper <= 4.0)
+        assert not keeps({}, {name: 1.9, uncertainty_name(name): 0.5}, {name: 2.0})
+    assert 0 < kept[0].sum() < len(GENE_ROWS) and all(np.array_equal(kept[0], k) for k in kept)
 
 
 def test_other_costs_are_predicted_to_six_decimals() -> None:

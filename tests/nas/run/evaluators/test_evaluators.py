@@ -14,10 +14,13 @@ import pytest
 
 from nas.executors.asking import asked
 from nas.executors.base import Failure
-from nas.run.evaluators import Answer, Question, observe
+from nas.run.evaluators import LARGEST, Answer, Question, observe
 from nas.run.evaluators.command import CommandEvaluator
 from nas.run.evaluators.python import load_evaluator
 from nas.run.evaluators.table import TableEvaluator
+from nas.search.ranking import PairwiseLinear
+from nas.search.ranking.report_card import quick_card
+from nas.stages.base import quality_range
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.genes import Gene, GeneSpace, Network
 
@@ -199,6 +202,9 @@ def test_pickles_are_not_read(tmp_path: Path) -> None:
         (["1", 1.0], "no finite number"),
         ([True, 1.0], "no finite number"),
         ([10**400, 1.0], "no finite number"),
+        ([-1e160, 1.0], "gave -1e+160 as the quality, too large"),
+        ([{"quality": 1.0, "std": 1e101}, 1.0], "1e+101 as the standard deviation, too large"),
+        ([{"quality": 1.0, "costs": {"ms": 2e200}}, 1.0], "2e+200 as the cost 'ms', too large"),
         ([{"quality": 1.0, "std": -1.0}, 1.0], "standard deviation"),
         ([{"quality": 1.0, "costs": {"ms": None}}, 1.0], "cost 'ms'"),
         ([{"quality": 1.0, "costs": 3}, 1.0], "not a mapping"),
@@ -213,6 +219,13 @@ def test_wrong_answers_are_failures(answers: Any, words: str) -> None:
         assert "1 answers for 2" not in str(first.failure)
         return
     assert first.quality is None and words in str(first.failure)
+
+
+def test_the_largest_numbers_that_are_taken_can_be_compared() -> None:
+    assert observe(Said([LARGEST, -LARGEST]), NETWORKS) == [Answer(LARGEST), Answer(-LARGEST)]
+    features, losses = np.arange(8.0)[:, None], np.where(np.arange(8) < 4, LARGEST, -LARGEST)
+    assert np.isfinite(quick_card(features, losses, PairwiseLinear, 0).error)
+    assert np.isfinite(quality_range(losses.tolist())).all()
 
 
 def test_one_bad_network_does_not_take_others_along() -> None:
