@@ -25,6 +25,7 @@ from nas.run.layout import OBSERVATIONS_FILE
 from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.front import minimised
 from nas.search.pareto import non_dominated
+from nas.search.pruning.prune import PruningSettings
 from nas.search.ranking.report_card import MIN_OBSERVATIONS
 from nas.search.scoring import CostScorer
 from nas.search.searchers.base import Problem, Searcher
@@ -171,6 +172,7 @@ def build_searcher(run: Run, costs: Callable[[Genotypes], Scores]) -> Searcher:
                 batch=budget.rounds.batch,
                 prune=budget.rounds.prune,
                 keep=spec.keep,
+                pruning=PruningSettings(min_pairwise_accuracy=budget.min_pairwise_accuracy),
                 patience=budget.rounds.patience,
                 evolution=EvolutionSettings(
                     population=budget.evolution.population,

@@ -157,12 +157,7 @@ def choose_ranker(
     Raises:
         UsageError: for fewer than 8 networks, NaN, infinity or shapes that do not fit.
     """
-    matrix, observed = checked_features(features), checked_losses(losses)
-    if len(matrix) != len(observed) or len(observed) < MIN_OBSERVATIONS:
-        raise UsageError(
-            f"choosing a ranker needs at least {MIN_OBSERVATIONS} networks and one loss for each; "
-            f"given {len(matrix)} networks and {len(observed)} losses: observe more networks"
-        )
+    matrix, observed = _checked(features, losses)
     notes: list[str] = []
     if candidates is None:
         candidates, notes = default_candidates()
@@ -195,7 +190,7 @@ def quick_card(features: ArrayLike, losses: ArrayLike, make: Factory, seed: int)
 
     Arguments and errors as for `choose_ranker`.
     """
-    matrix, observed = checked_features(features), checked_losses(losses)
+    matrix, observed = _checked(features, losses)
     folds = _folds(len(observed), np.random.default_rng(seed))
     predicted = held_out_predictions(make, matrix, observed, folds)
     return ReportCard(
@@ -209,6 +204,16 @@ def quick_card(features: ArrayLike, losses: ArrayLike, make: Factory, seed: int)
         importances={},
         error=_error(predicted, observed),
     )
+
+
+def _checked(features: ArrayLike, losses: ArrayLike) -> tuple[Floats, Floats]:
+    matrix, observed = checked_features(features), checked_losses(losses)
+    if len(matrix) != len(observed) or len(observed) < MIN_OBSERVATIONS:
+        raise UsageError(
+            f"choosing a ranker needs at least {MIN_OBSERVATIONS} networks and one loss for each; "
+            f"given {len(matrix)} networks and {len(observed)} losses: observe more networks"
+        )
+    return matrix, observed
 
 
 def fidelity(scores: ArrayLike, losses: ArrayLike) -> Fidelity:

@@ -20,10 +20,10 @@ import numpy as np
 
 from nas.search.evolution import Evaluate, EvolutionSettings, Scores, archive, evolve
 from nas.search.pareto import constrained_ranks
-from nas.search.pruning.prune import prune
+from nas.search.pruning.prune import PruningSettings, prune
 from nas.search.ranking import fitted_rows
 from nas.search.ranking.ensemble import Ensemble
-from nas.search.ranking.report_card import quick_card
+from nas.search.ranking.report_card import MIN_OBSERVATIONS, quick_card
 from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.gain import by_chance, greedy_gain
 from search_spaces.errors import UsageError
@@ -49,6 +49,7 @@ class RankEvolveSettings:
         prune: whether to evolve in a pruned space, pruned anew from the whole one whenever the
             observations have doubled. Off: it gained nothing (experiments/LOG.md).
         keep: gene or slot → choices that pruning may not cut.
+        pruning: how careful it is.
         patience: rounds without gain after which the search ends; 0 never ends early.
         tolerance: gain of hypervolume, relative, that counts.
         evolution: of each round.
@@ -59,6 +60,7 @@ class RankEvolveSettings:
     explore: int = 1
     prune: bool = False
     keep: Mapping[str, Sequence[Choice]] = field(default_factory=dict)
+    pruning: PruningSettings = field(default_factory=PruningSettings)
     patience: int = 4
     tolerance: float = 1e-4
     evolution: EvolutionSettings = field(
@@ -183,14 +185,16 @@ class RankEvolve(Searcher):
 
     def _smaller(self, score: Evaluate) -> GenotypeSpace:
         """The space without the choices that good networks do without, as far as is known."""
-        if self.settings.prune and self.done >= self._prune_at:
+        enough = len(self.good_qualities) >= MIN_OBSERVATIONS  # for a card of the ranker
+        if self.settings.prune and enough and self.done >= self._prune_at:
             self._prune_at = 2 * self.done
             seed = int(np.random.default_rng([self._seed, self.done, PRUNE]).integers(2**31))
             chosen = fitted_rows(self.good_qualities)
             rows, qualities = self.good_rows[chosen], self.good_qualities[chosen]
             card = quick_card(self.problem.features(rows), qualities, Ensemble, seed)
             points = self.problem.points(rows, qualities).objectives
-            space, keep = self.problem.space, self.settings.keep
+            space, asked = self.problem.space, self.settings
             assert isinstance(space, SearchSpace)  # see __init__
-            self._pruned = prune(space, score, card, rows, points, seed, keep=keep).space
+            found = prune(space, score, card, rows, points, seed, asked.pruning, asked.keep)
+            self._pruned = found.space
         return self._pruned

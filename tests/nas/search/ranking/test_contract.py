@@ -412,6 +412,8 @@ def test_default_candidates_include_trees():
 def test_too_few_observations_are_refused():
     with pytest.raises(UsageError, match="at least 8"):
         choose(*make_data(7))
+    with pytest.raises(UsageError, match="at least 8"):
+        quick_card(*make_data(3), PairwiseLinear, 0)
     assert choose(*make_data(8))[1].observations == 8
 
 

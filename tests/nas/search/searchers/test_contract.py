@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from nas.objectives.size import network_costs
 from nas.search.evolution import EvolutionSettings, Scores
 from nas.search.pareto import non_dominated
+from nas.search.pruning.prune import PrunedSpace, PruningSettings
 from nas.search.ranking import PairwiseLinear
 from nas.search.ranking.ensemble import Ensemble
 from nas.search.searchers.base import Floats, Problem, Searcher, search
@@ -72,7 +73,7 @@ def start(seed: int, count: int = 12) -> Genotypes:
     return sample_distinct(SPACE, np.random.default_rng(seed), count)
 
 
-def rank_evolve(problem: Problem, seed: int, **settings: int) -> RankEvolve:
+def rank_evolve(problem: Problem, seed: int, **settings: Any) -> RankEvolve:
     chosen = RankEvolveSettings(**{"budget": BUDGET, **settings}, evolution=EVOLUTION)
     return RankEvolve(problem, start(seed), chosen, seed)
 
@@ -169,6 +170,28 @@ def test_rank_evolve_ends_when_nothing_is_gained():
     content = run(rank_evolve(PROBLEM, 1, budget=120, batch=16, patience=2))
     assert content.done < patient.done == 120
     assert share(content) > 0.95
+
+
+def test_rounds_prune_as_carefully_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = set()
+
+    def watched(space: Any, *given: Any) -> PrunedSpace:
+        seen.add(given[5])
+        return PrunedSpace(space)
+
+    monkeypatch.setattr("nas.search.searchers.rank_evolve.prune", watched)
+    careful = PruningSettings(min_pairwise_accuracy=0.95)
+    run(rank_evolve(PROBLEM, 3, prune=True, pruning=careful))
+    assert seen == {careful}
+
+
+def test_rounds_do_not_prune_by_fewer_networks_than_a_card_needs():
+    searcher = rank_evolve(PROBLEM, 3, prune=True)
+    rows = searcher.ask()
+    searcher.tell(rows, quality(rows), np.arange(len(rows)) >= 3)
+    assert len(searcher.ask()) and searcher._pruned is SPACE
+    searcher.tell(rows := searcher.ask(), quality(rows))
+    assert len(searcher.ask()) and searcher._prune_at == 2 * searcher.done
 
 
 class Flat(Ensemble):
