@@ -134,9 +134,15 @@ class LatencyMeter:
             doubtful = self._settle_confirmed(asked, said)
             shorter = self._shorter(unit_ms)
         others = [one for one in architectures if one.id not in doubtful]
-        self.measure(others)  # for those that another process has just forgotten
-        values = self._values(self._profile, architectures, doubtful)
-        return Timed(values, repeated, waited_s, shorter)
+        # Those among them are timed that another process has just forgotten.
+        timed = self.measure(others)
+        known = dict(zip((one.id for one in others), timed.values, strict=True)) | doubtful
+        return Timed(
+            tuple(known[one.id] for one in architectures),
+            repeated + timed.repeated,
+            waited_s + timed.waited_s,
+            shorter * timed.shorter,
+        )
 
     def in_sessions(self, architectures: Sequence[Architecture]) -> Timed[ConfirmedLatency]:
         """Time each network in several short sessions, unless that was done before."""

@@ -111,6 +111,18 @@ def test_timings_that_never_agree_are_doubtful_and_forgotten(
     assert not meter(tmp_path).known(networks()[0]) and meter(tmp_path).known(networks()[1])
 
 
+def test_what_another_search_has_forgotten_meanwhile_has_a_value_too(
+    tmp_path: Path, machine: Machine
+) -> None:
+    odd, other = networks()[0].id, meter(tmp_path)
+    machine.spikes = lambda n, network_id: 2.0 ** (n // 3) if network_id == odd else 1.0
+    other.measure(networks())
+    meter(tmp_path).confirm(networks()[:2])
+    machine.disturbed = lambda n: True
+    found = other.confirm(networks()[:2])
+    assert [bool(one.doubtful) for one in found.values] == [True, False] and found.repeated
+
+
 def test_the_reference_is_not_held_against_itself(tmp_path: Path, machine: Machine) -> None:
     one = meter(tmp_path)
     one.measure([])
