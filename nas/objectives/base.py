@@ -113,16 +113,20 @@ class Objective:
         return {"name": self.name, "metric": self.metric, "unit": self.unit, "goal": goal}
 
 
-def base_workload(space: SearchSpace) -> Workload:
+def base_workload(space: SearchSpace, given: Workload | None = None) -> Workload:
     """What networks of a space do while they are timed, or have done when their state is counted.
 
     A source as long as the networks' longest text leaves no place for a token behind it; where no
     context is given, it is the longest that does.
 
+    Args:
+        space: of the networks.
+        given: the workload; None for the space's own.
+
     Raises:
         UsageError: for a ``[workload]`` that is none.
     """
-    workload = Workload.from_mapping(space.workload)
+    workload = Workload.from_mapping(space.workload) if given is None else given
     longest = space.model.max_length - 1
     full = TASKS[space.task].continues and workload.source_length > longest > 0
     return replace(workload, context=longest) if full and workload.context is None else workload

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -24,7 +23,7 @@ from latency.predictor import LatencyPredictor
 from latency.timing import HostShare
 from latency.timings import TimingHeader
 from latency.workload import BEHIND_CONTEXT, Workload
-from nas.objectives import MEMORY
+from nas.objectives import MEMORY, base_workload
 from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
@@ -270,17 +269,16 @@ class DeviceProfile:
 
     # -- for a search ---------------------------------------------------------------------------
 
-    def check_space(self, space: SearchSpace, given: str) -> None:
+    def check_space(self, space: SearchSpace, again: str) -> None:
         """Refuse a space whose networks the profile knows nothing of.
 
         Args:
             space: to be searched.
-            given: how a command names it, a shipped space's name or a file.
+            again: how a profile of it is made, in words.
 
         Raises:
             UsageError: saying what differs.
         """
-        again = f"make one with nas profile --space {shlex.quote(given)}"
         if settings_digest(space) != self.settings:
             raise UsageError(
                 f"the device profile of {self.name} was made for the space {self.space_name}, "
@@ -307,47 +305,49 @@ class DeviceProfile:
             f"{mark('workload')} {there}"
         )
 
-    def choose(self, wanted: Workload | None, usual: Mapping[str, Any]) -> Workload:
+    def choose(self, wanted: Workload | None, space: SearchSpace) -> Workload:
         """The workload to search for, of which the profile holds at least one timing.
 
         Args:
             wanted: as asked for; None where nothing was.
-            usual: the ``[workload]`` of the space, taken where the profile holds it.
+            space: to be searched; its own workload is taken where the profile holds it.
 
         Raises:
             UsageError: when there is none such, or it is not clear which; lists what there is.
         """
-        given, wanted = wanted, wanted or (Workload.from_mapping(usual) if usual else None)
-        if wanted is not None and self._timed_of(wanted):
-            return wanted
-        if given is None and len(self.workloads) == 1:
-            return self.workloads[0].workload
-        there = ", or ".join(one.workload.option for one in self.workloads)
-        asked = "several workloads" if wanted is None else f"no workload {wanted.option}"
+        usual = Workload.from_mapping(space.workload) if space.workload else None
+        sought = wanted or usual
+        if sought is not None and self._timed_of(sought, space):
+            return sought
+        offered = dict.fromkeys(_searched(one.workload, sought) for one in self.workloads)
+        if wanted is None and len(offered) == 1:
+            return next(iter(offered))
+        there = ", or ".join(one.option for one in offered)
+        asked = "several workloads" if sought is None else f"no workload {sought.option}"
         raise UsageError(
             f"the device profile of {self.name} holds {asked}: choose {mark('workload')} {there}"
         )
 
-    def _timed_of(self, workload: Workload) -> tuple[WorkloadProfile, ...]:
+    def _timed_of(self, workload: Workload, space: SearchSpace) -> tuple[WorkloadProfile, ...]:
         """What the profile holds of a workload, in any mode that an objective is timed in."""
-        modes = (None, *BEHIND_CONTEXT)
-        wanted = dict.fromkeys(workload.timed_as(mode) for mode in modes)
+        base, modes = base_workload(space, workload), (None, *BEHIND_CONTEXT)
+        wanted = dict.fromkeys(base.timed_as(mode) for mode in modes)
         return tuple(one for timed in wanted for one in self.workloads if one.workload == timed)
 
-    def attached(self, space: SearchSpace, given: str, wanted: Workload | None) -> AttachedProfile:
+    def attached(self, space: SearchSpace, again: str, wanted: Workload | None) -> AttachedProfile:
         """The part that a search is for.
 
         Args:
             space: to be searched.
-            given: how the request names it.
+            again: how a profile of it is made, in words.
             wanted: the workload asked for; None where nothing was.
 
         Raises:
             UsageError: as `check_space` and `choose`.
         """
-        self.check_space(space, given)
-        chosen = self.choose(wanted, space.workload)
-        part = self.only(self._timed_of(chosen))
+        self.check_space(space, again)
+        chosen = self.choose(wanted, space)
+        part = self.only(self._timed_of(chosen, space))
         workloads = tuple(one.workload for one in part.workloads)
         return AttachedProfile(chosen, workloads, part.digest, dumped(part))
 
@@ -404,6 +404,22 @@ def trust(measured: Sequence[MeasuredNetwork]) -> Floats:
         weights_N = np.clip(usual / np.maximum(spread_N, usual), LEAST_TRUST, 1.0)
     weights_N[[bool(one.latency.doubtful) for one in measured]] = LEAST_TRUST
     return np.asarray(weights_N, dtype=np.float64)
+
+
+def _searched(timed: Workload, sought: Workload | None) -> Workload:
+    """The workload of a search that a timing is for.
+
+    A timing behind a context says nothing of the source, by which FLOPs are counted and texts are
+    cut into segments: that stays as it is sought.
+
+    Raises:
+        UsageError: where such a timing is all that tells a length.
+    """
+    if timed.mode not in BEHIND_CONTEXT:
+        return timed
+    told = {"batch": timed.batch, "dtype": timed.dtype, "context": timed.source_length}
+    source = {} if sought is None else sought.to_json()
+    return Workload.from_mapping({**source, **told, "runtime": timed.runtime})
 
 
 def _digest(value: Any) -> str:

@@ -90,8 +90,8 @@ class Site(Protocol):
     def space(self, name: str) -> SearchSpace:
         """The space of that name, or in that file."""
 
-    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
-        """The space that is made for data of that name, to be searched for so many hours."""
+    def made(self, data: str, hours: float | None, device: str) -> str:
+        """The name of a space made for data of that name, to be searched for so many hours."""
 
     def data(self, name: str) -> Path:
         """The folder or file of that name."""
@@ -103,9 +103,9 @@ class Site(Protocol):
         """The file or folder of a data set; `file` where one was named for it."""
 
     def device_profile(
-        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+        self, name: str, space: SearchSpace, again: str, workload: Workload | None
     ) -> AttachedProfile:
-        """What a device profile knows of a space, `given` by that name, for a workload."""
+        """What a device profile knows of a space for a workload; `again` says how to make one."""
 
     def genes(self, name: str) -> GeneSpace:
         """The space of genes of that name, or in that file."""
@@ -149,11 +149,12 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
     with blaming("start"):
         if request.start is not None:
             begun = site.start(request.start)
-    fitted = None
+    made = None
     if begun is None and request.space is None and request.space_toml is None:
         with blaming("data"):
-            fitted = site.made(str(request.data), request.hours, request.device)
-    space, profile = _with_workload(request, find_space(request, site, begun, fitted), site)
+            made = site.made(str(request.data), request.hours, request.device)
+    space = find_space(request, site, begun, made)
+    space, profile = _with_workload(request, space, site, _again(request, begun, made))
     if space.task == "embedding" and space.model.class_token:
         with blaming("space" if request.space_toml is None else "space_toml"):
             raise UsageError(
@@ -190,19 +191,21 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         picks.check_scored(chosen, space.task, spec.quality, windowed=window is not None)
     if profile is not None:
         with blaming("device_profile"):
-            _check_profile(spec, profile)
+            _check_profile(spec, space, profile)
     if begun is not None and data is not None:
         with blaming("data"):  # last of all, for it may take a while
-            made = site.texts(data, begun)
-        if made != data:
-            spec = spec.model_copy(update={"dataset": made.name, "data": str(made)})
+            texts = site.texts(data, begun)
+        if texts != data:
+            spec = spec.model_copy(update={"dataset": texts.name, "data": str(texts)})
     return Resolved(spec, space, profile)
 
 
 def _with_workload(
-    request: SearchRequest, space: SearchSpace, site: Site
+    request: SearchRequest, space: SearchSpace, site: Site, again: str
 ) -> tuple[SearchSpace, AttachedProfile | None]:
     """The space with the workload that is asked for, and the device profile, if one is.
+
+    `again` says how a profile of the space is made.
 
     Raises:
         NasError: also for a workload of the space's own that its networks cannot do; the field to
@@ -214,8 +217,7 @@ def _with_workload(
         workload = None if given is None else Workload.parse(given, space.workload)
     with blaming("device_profile"):
         if request.device_profile is not None:
-            named = request.space or space.name
-            profile = site.device_profile(request.device_profile, space, named, workload)
+            profile = site.device_profile(request.device_profile, space, again, workload)
             workload = profile.workload
     if workload is not None:
         space = replace(space, workload=workload.to_json())
@@ -224,6 +226,21 @@ def _with_workload(
         with blaming(next(given_by, "space")):
             check_workload(space, base_workload(space))
     return space, profile
+
+
+def _again(request: SearchRequest, begun: StartingPoint | None, made: str | None) -> str:
+    """How a device profile of the space that is searched is made, in words."""
+    named = request.space or made
+    way = f"make one with nas profile --space {'FILE' if named is None else shlex.quote(named)}"
+    if begun is not None and named is None and request.space_toml is None:
+        folder = shlex.quote(begun.start.folder)
+        way = f"write the space to a file with nas space from {folder} and {way}"
+    if request.restrict:
+        way += (
+            f" and leave {mark('restrict')} out, or write the space that it leaves to a file, and "
+            "profile and search that"
+        )
+    return way
 
 
 # What a search of networks that an evaluator knows has nothing to do with.
@@ -314,7 +331,7 @@ def _candidates(request: SearchRequest) -> int:
     return CANDIDATES if request.pick is None and request.start is None else 1
 
 
-def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
+def _check_profile(spec: SearchSpec, space: SearchSpace, profile: AttachedProfile) -> None:
     """Refuse a device profile that nobody needs, or that lacks what is asked for.
 
     Raises:
@@ -329,7 +346,7 @@ def _check_profile(spec: SearchSpec, profile: AttachedProfile) -> None:
         )
     for name in asked:
         one = OBJECTIVES[OBJECTIVES[name].rate_of or name]
-        needed = profile.workload.timed_as(one.mode)
+        needed = base_workload(space).timed_as(one.mode)
         if needed not in profile.workloads:
             raise UsageError(
                 f"the device profile tells nothing of {name}: make one with "
@@ -363,7 +380,7 @@ def find_space(
     source: SpaceSource,
     site: Site,
     begun: StartingPoint | None = None,
-    made: SearchSpace | None = None,
+    made: str | None = None,
 ) -> SearchSpace:
     """The space that a request names or brings along, with the choices that it leaves.
 
@@ -372,7 +389,7 @@ def find_space(
         site: where it is given.
         begun: the checkpoint that the search begins with; where no space is named, the one around
             it is meant.
-        made: the space that was made for the data of the request.
+        made: the name of the space that was made for the data of the request.
 
     Raises:
         NasError: when there is none, it cannot be read or not be restricted so, or its networks
@@ -382,7 +399,8 @@ def find_space(
         with blaming("space_toml"):
             space = parse_space(source.space_toml, "space_toml")
     elif made is not None:
-        space = made
+        with blaming("data"):
+            space = site.space(made)
     elif source.space is None and begun is not None:
         space = begun.space
     else:

@@ -221,7 +221,7 @@ class Catalog:
         path = (self._data / name).resolve()
         return (self.dataset(name) or path) if path.is_dir() else path
 
-    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
+    def made(self, data: str, hours: float | None, device: str) -> str:
         """Nothing: how fast networks are trained is not found out while a request waits.
 
         Raises:
@@ -319,7 +319,7 @@ class Catalog:
         return _names(self._profiles)
 
     def device_profile(
-        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+        self, name: str, space: SearchSpace, again: str, workload: Workload | None
     ) -> AttachedProfile:
         """The part of a device profile that a search is for.
 
@@ -331,7 +331,7 @@ class Catalog:
 
         if name not in self.profile_names():
             raise _unknown("device profile", name, self.profile_names())
-        return read_device_profile(self._profiles / name).attached(space, given, workload)
+        return read_device_profile(self._profiles / name).attached(space, again, workload)
 
     def attached(self, request: Mapping[str, Any], spec: SearchSpec) -> dict[str, str]:
         """The files that the run folder of a search needs besides its spec.
@@ -341,10 +341,10 @@ class Catalog:
         """
         if spec.device_profile is None:
             return {}
-        name, space = str(request["device_profile"]), spec.space
-        found = self.device_profile(name, space, space.name, Workload.from_mapping(space.workload))
+        name, space, again = str(request["device_profile"]), spec.space, "submit the search again"
+        found = self.device_profile(name, space, again, Workload.from_mapping(space.workload))
         if found.digest != spec.device_profile:
-            raise DataError(f"the device profile {name} has changed since; submit the search again")
+            raise DataError(f"the device profile {name} has changed since; {again}")
         return {DEVICE_PROFILE_FILE: found.text}
 
     def _own_spaces(self) -> list[Path]:

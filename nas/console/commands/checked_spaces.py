@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from latency.workload import Workload
+from nas.objectives import base_workload
 from nas.request.presets import check_presets
 from nas.request.workloads import check_workload
 from search_spaces.errors import UsageError
@@ -32,7 +32,7 @@ def checked_space(name_or_path: str) -> SearchSpace:
     check_presets(source, space)
     try:
         if space.workload:
-            check_workload(space, Workload.from_mapping(space.workload))
+            check_workload(space, base_workload(space))
     except UsageError as error:
         raise source.error(("workload",), str(error)) from None
     return space

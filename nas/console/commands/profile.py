@@ -17,6 +17,7 @@ from nas.console import options
 from nas.console.commands.checked_spaces import checked_space
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
+from nas.objectives import OBJECTIVES, QUALITY, TIMED, base_workload
 from nas.request.spec import Device
 from nas.run.termination import terminable
 from nas.run.threads import use_threads
@@ -98,7 +99,8 @@ def profile(
         device=device,
         name=name,
         workloads=tuple(
-            Workload.parse(text, chosen.workload).timed_as(None) for text in workload or [""]
+            base_workload(chosen, Workload.parse(text, chosen.workload)).timed_as(None)
+            for text in workload or [""]
         ),
         samples=samples,
         seed=seed,
@@ -128,7 +130,16 @@ def profile(
     if report is not None:
         say(f"Report  {report} (open it in a browser)")
     quoted, profile = shlex.quote(space), shlex.quote(str(out_file))
-    say(f"Next    nas search --space {quoted} --device-profile {profile}")
+    say(f"Next    nas search --space {quoted} --device-profile {profile}{_objectives(made)}")
+
+
+def _objectives(made: DeviceProfile) -> str:
+    """The option of a search with a profile that holds nothing but work behind a context."""
+    modes = {one.workload.mode for one in made.workloads}
+    named = [name for name in TIMED if OBJECTIVES[name].mode in modes]
+    if not modes <= {OBJECTIVES[name].mode for name in named}:
+        return ""
+    return f" --objectives {','.join([QUALITY, *named])}"
 
 
 def _drop(request: ProfileRequest, out_file: Path) -> None:

@@ -104,8 +104,8 @@ class Here:
 
         return starting_point(Path(name).expanduser())
 
-    def made(self, data: str, hours: float | None, device: str) -> SearchSpace:
-        """A space that is made once, and then lies beside the data."""
+    def made(self, data: str, hours: float | None, device: str) -> str:
+        """The file of a space that is made once, and then lies beside the data."""
         folder = self.data(data)
         hours = DEFAULT_HOURS if hours is None else hours
         file = folder / f"space-{device}-{hours:g}h.toml"
@@ -114,7 +114,7 @@ class Here:
             write_atomically(file, made.text)
             if not self._quiet:
                 tell(f"made a space of {made.size} networks: {file}, to be edited or made anew")
-        return self.space(str(file))
+        return str(file)
 
     def data(self, name: str) -> Path:
         """A folder or file of data."""
@@ -158,12 +158,12 @@ class Here:
         return EvaluatorName.read(name).here()
 
     def device_profile(
-        self, name: str, space: SearchSpace, given: str, workload: Workload | None
+        self, name: str, space: SearchSpace, again: str, workload: Workload | None
     ) -> AttachedProfile:
         """The part of a device profile that is for a search."""
         from nas.profiling.device_profile import read_device_profile
 
-        return read_device_profile(Path(name)).attached(space, given, workload)
+        return read_device_profile(Path(name)).attached(space, again, workload)
 
 
 @options.grouped(where=options.PLACE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from nas.profiling.report import card_sentence
 from nas.report.profile_page import render_profile
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import load_space, parse_space
+from search_spaces.space import SearchSpace
 from tests.support.pipeline_cases import TINY, edited
 from tests.support.profile_cases import SPACE, WORKLOAD, made_profile
 
@@ -133,9 +135,9 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_its_own_space_is_taken_under_another_name(profile: DeviceProfile) -> None:
-    profile.check_space(SPACE, "tiny")
+    profile.check_space(SPACE, "make one")
     renamed = parse_space(TINY.replace(f'name = "{SPACE.name}"', 'name = "other"'), "space")
-    profile.check_space(renamed, "other")
+    profile.check_space(renamed, "make one")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +148,8 @@ def test_its_own_space_is_taken_under_another_name(profile: DeviceProfile) -> No
     ],
 )
 def test_another_space_is_refused(profile: DeviceProfile, space: Any, message: str) -> None:
-    again = r"make one with nas profile --space './a space.toml'$"
-    with pytest.raises(UsageError, match=f"{message}.*{again}"):
-        profile.check_space(space, "./a space.toml")
+    with pytest.raises(UsageError, match=f"{message}.*: make one$"):
+        profile.check_space(space, "make one")
 
 
 def test_digests_tell_settings_from_choices() -> None:
@@ -157,16 +158,56 @@ def test_digests_tell_settings_from_choices() -> None:
     assert genes_digest(fewer) != genes_digest(SPACE)
 
 
+def with_workload(workload: Workload) -> SearchSpace:
+    return replace(SPACE, workload=workload.to_json())
+
+
+UNTIMED = replace(SPACE, workload={})
+
+
 def test_a_workload_is_chosen(profile: DeviceProfile) -> None:
-    assert profile.choose(OTHER, {}) == OTHER
-    assert profile.choose(None, OTHER.to_json()) == OTHER
+    assert profile.choose(OTHER, UNTIMED) == OTHER
+    assert profile.choose(None, with_workload(OTHER)) == OTHER
     alone = profile.only(profile.workloads[1:])
-    assert alone.choose(None, {}) == alone.choose(None, WORKLOAD.to_json())
+    assert alone.choose(None, UNTIMED) == alone.choose(None, with_workload(WORKLOAD)) == OTHER
 
 
 def test_a_workload_it_does_not_hold_is_refused(profile: DeviceProfile) -> None:
     missing = Workload(batch=1, source_length=4)
     with pytest.raises(UsageError, match="no workload batch=1.*choose --workload batch=4,"):
-        profile.choose(missing, {})
+        profile.choose(missing, UNTIMED)
     with pytest.raises(UsageError, match="several workloads"):
-        profile.choose(None, {})
+        profile.choose(None, UNTIMED)
+
+
+TEXTS = load_space("python-source")
+DECODE = Workload(batch=4, source_length=64, dtype="bfloat16", mode="decode")
+PREFILL = replace(DECODE, mode="prefill")
+
+
+@pytest.mark.parametrize("held", [(DECODE,), (DECODE, PREFILL)])
+def test_a_timing_behind_a_context_leaves_the_source_as_it_is(held: tuple[Workload, ...]) -> None:
+    chosen = made_profile(*held).choose(None, TEXTS)
+    behind = {"batch": 4, "dtype": "bfloat16", "context": 64}
+    assert chosen.to_json() == {"source": TEXTS.workload["source"], "mode": "forward", **behind}
+
+
+def test_several_contexts_are_named_as_they_can_be_asked_for() -> None:
+    held = made_profile(DECODE, replace(PREFILL, source_length=32))
+    with pytest.raises(UsageError, match=r"no workload batch=1,source=512,") as error:
+        held.choose(None, TEXTS)
+    *_, first, second = re.findall(r"batch=\S+", str(error.value))
+    for option, context in ((first.rstrip(","), 64), (second, 32)):
+        asked = Workload.parse(option, TEXTS.workload)
+        assert (asked.context, asked.source_length) == (context, 512)
+        assert held.choose(asked, TEXTS) == asked
+    with pytest.raises(UsageError, match="a workload needs the source length"):
+        made_profile(DECODE).choose(None, replace(TEXTS, workload={}))
+
+
+def test_behind_a_source_of_the_longest_text_is_one_token() -> None:
+    space = load_space("lm-small")
+    timed = Workload(1, 4096), Workload(1, 4095, mode="decode")
+    whole = made_profile(*timed)
+    own = replace(whole, settings=settings_digest(space), genes=genes_digest(space))
+    assert own.attached(space, "", None).workloads == timed

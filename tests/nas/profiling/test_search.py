@@ -15,13 +15,23 @@ from typer.testing import CliRunner, Result
 from latency.device import describe_device
 from latency.workload import Workload
 from nas.console.app import app
+from nas.console.commands.search import Here
+from nas.objectives import base_workload
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
-from nas.profiling.device_profile import DeviceProfile, write_device_profile
+from nas.profiling.device_profile import (
+    DeviceProfile,
+    genes_digest,
+    settings_digest,
+    write_device_profile,
+)
+from nas.request.resolve import StartingPoint, resolve
+from nas.request.spec import SearchRequest, SearchSpec, Start
 from nas.run.folder import RunFolder
 from nas.search.front import Front, pick, read_front
 from search_spaces.errors import DamagedRunError, UsageError
-from tests.support.pipeline_cases import NUMBERS, TINY, logged
+from search_spaces.loading import load_space
+from tests.support.pipeline_cases import NUMBERS, TINY, edited, logged
 from tests.support.profile_cases import WORKLOAD, few_regressors, made_profile
 
 pytestmark = pytest.mark.usefixtures("few_regressors")
@@ -172,6 +182,65 @@ def test_profiles_that_do_not_fit_are_one_sentence() -> None:
     Path("board.json").write_text("no")
     refused(search("--device-profile", "board.json"), "damaged or no JSON")
     refused(search("--device-profile", "none.json"), "there is no device profile")
+
+
+def test_a_profile_of_the_whole_space_is_no_profile_of_a_part() -> None:
+    advice = "--space ./tiny.toml and leave --restrict out, or write the space that it leaves to"
+    refused(carried(made_profile(), "--restrict", "encoder.num_layers=1"), advice)
+
+
+class Elsewhere(Here):
+    """Makes a space, and finds one around a checkpoint, that is not the tiny one."""
+
+    def made(self, data: str, hours: float | None, device: str) -> str:
+        Path("my made.toml").write_text(edited(("num_layers = [1, 2]", "num_layers = [1]")))
+        return "my made.toml"
+
+    def start(self, name: str) -> StartingPoint:
+        space = self.space(self.made(name, None, "cpu"))
+        return StartingPoint(Start(folder="/a model", digest="0" * 64), space, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "advice"),
+    [
+        ({"data": "pets"}, "nas profile --space 'my made.toml'"),
+        ({"start": "m"}, "nas space from '/a model' and make one with nas profile --space FILE"),
+    ],
+)
+def test_spaces_that_nobody_named_are_told_as_they_can_be_profiled(
+    asked: dict[str, Any], advice: str
+) -> None:
+    write_device_profile(Path("board.json"), made_profile())
+    request = SearchRequest(device_profile="board.json", **asked)
+    with pytest.raises(UsageError, match=f"other choices than tiny: .*{advice}$"):
+        resolve(request, Elsewhere(quiet=True))
+
+
+def spec_with(name: str, objectives: tuple[str, ...], *held: Workload) -> SearchSpec:
+    """A search of a shipped space with a profile of these workloads."""
+    space, profile = load_space(name), made_profile(*held)
+    own = replace(profile, settings=settings_digest(space), genes=genes_digest(space))
+    write_device_profile(Path("board.json"), own)
+    asked: dict[str, Any] = {"data": "synthetic", "baseline": "none", "objectives": objectives}
+    return resolve(SearchRequest(space=name, device_profile="board.json", **asked), Here(True)).spec
+
+
+def test_a_profile_of_tokens_changes_no_segments() -> None:
+    token = Workload(1, 64, mode="decode")
+    space = spec_with("python-source", ("quality", "decode_ms"), token).space
+    assert space.workload["source"] == load_space("python-source").workload["source"]
+    assert base_workload(space).timed_as("decode") == token
+    with pytest.raises(UsageError, match="nothing of latency_ms: .* batch=1,source=512,"):
+        spec_with("python-source", ("quality", "latency_ms"), token)
+
+
+def test_a_token_behind_the_longest_text_is_found_in_a_profile() -> None:
+    whole, token = Workload(1, 4096), Workload(1, 4095, mode="decode")
+    both = ("quality", "latency_ms", "decode_ms")
+    assert spec_with("lm-small", both, whole, token).space.workload["source"] == 4096
+    with pytest.raises(UsageError, match="nas profile --workload batch=1,source=4095,"):
+        spec_with("lm-small", both, whole)
 
 
 def test_a_limit_that_the_profile_rules_out(monkeypatch: pytest.MonkeyPatch) -> None:

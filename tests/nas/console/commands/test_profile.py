@@ -15,15 +15,18 @@ from typer.testing import CliRunner, Result
 from latency.acceptance import MOST_UNIT_SESSIONS, UNIT_SESSIONS, SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
-from latency.workload import KEYS
+from latency.workload import KEYS, Workload
 from nas.console.app import app
+from nas.console.commands.profile import _objectives
 from nas.profiling import profile_device as module
 from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.profiling.files import journal_path
 from nas.profiling.profile_device import ROUNDS
 from nas.profiling.timed_work import num_sessions
 from search_spaces.architecture import Architecture
+from search_spaces.errors import UsageError
 from tests.support.pipeline_cases import TINY, edited
+from tests.support.profile_cases import WORKLOAD, made_profile
 from tests.support.timing_cases import Machine
 
 pytestmark = pytest.mark.usefixtures("few_regressors")
@@ -193,6 +196,27 @@ def test_bad_requests_are_one_sentence(what: str) -> None:
     assert done.exit_code == 2 and message in done.stderr and not done.stdout
     assert len(done.stderr.splitlines()) == 1
     assert [file.name for file in Path().iterdir()] == ["tiny.toml"]
+
+
+def test_a_token_is_timed_behind_the_longest_text_as_in_a_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    def stop(request: Any, out: Path) -> Any:
+        asked.extend(request.workloads)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(module, "profile_device", stop)
+    given = ("--space", "lm-small", "--threads", "1", "--workload", "mode=decode")
+    CliRunner().invoke(app, ["profile", *given, "--out", str(OUT)])
+    assert asked == [Workload(1, 4095, mode="decode")]
+
+
+def test_a_search_with_what_stands_behind_a_context_is_named_with_its_objectives() -> None:
+    token = Workload(1, 64, mode="decode")
+    assert _objectives(made_profile(token)) == " --objectives quality,decode_ms"
+    assert _objectives(made_profile(token, WORKLOAD)) == ""
 
 
 def test_a_space_of_too_few_networks_is_refused() -> None:

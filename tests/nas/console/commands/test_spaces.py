@@ -192,6 +192,14 @@ def test_cost_says_how_an_architecture_is_given(given: str) -> None:
     assert "a file, - for standard input, or a line such as 'E512: 6*s8/2048" in done.stderr
 
 
+def test_a_token_behind_a_text_of_the_full_length_can_be_timed(tmp_path: Path) -> None:
+    space, file = load_space("lm-small"), tmp_path / "mine.toml"
+    for source, code in ((space.model.max_length, 0), (space.model.max_length + 1, 2)):
+        timed = replace(space, workload={"source": source, "mode": "decode"})
+        file.write_text(dump_space(timed), "utf-8")
+        assert nas("space", "check", str(file)).exit_code == code
+
+
 def test_check_reads_the_workload_too(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(dump_space(replace(DIGITS, workload={"source": 99999})), "utf-8")
