@@ -138,13 +138,13 @@ class HuggingFaceExport(ExportFormat):
 
     def usage(self, source: ExportSource) -> str:
         """See `ExportFormat.usage`."""
+        auto = auto_class(source.blueprint)
         if self.facts(source).get("stock"):
-            assert source.origin is not None
-            return stock_usage(source.origin)
+            return stock_usage(source, auto)
         return (
             "Needs torch, transformers and safetensors, and what else the lines and the tokenizer "
             "import. From raw input to the answer, in this folder:\n\n"
-            f"{answer_lines(source, 'transformers', auto_class(source.blueprint))}"
+            f"{answer_lines(source, 'transformers', auto)}"
         )
 
 

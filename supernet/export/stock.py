@@ -15,6 +15,7 @@ from search_spaces.errors import DataError
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportSource
+from supernet.export.usage import CODE, answer_lines
 from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint, read_checkpoint
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.json_files import read_object
@@ -78,53 +79,44 @@ def stock_difference(folder: Path, blueprint: Blueprint, reference: ReferenceOut
     return reference.difference(reference.named(found.network()(*reference.arguments)))
 
 
-def stock_usage(origin: Checkpoint) -> str:
-    """How to use the folder, in Markdown, for the model card."""
-    if origin.sentence is not None:
-        return SENTENCES
-    return USAGE[origin.task]
+def stock_usage(source: ExportSource, auto: str) -> str:
+    """How to use the folder, in Markdown, for the model card.
+
+    Args:
+        source: with an origin whose family has the network.
+        auto: class of transformers that loads the folder.
+    """
+    assert source.origin is not None
+    if source.origin.sentence is not None:
+        lines = SENTENCES
+    elif source.blueprint.task == "embedding":
+        lines = MEANS
+    else:
+        lines = answer_lines(source, "transformers", auto).replace(CODE, "")
+    return f"{NEEDS}\n\n{lines}"
 
 
-_NEEDS = (
-    "Needs torch, transformers and safetensors; no code comes with the folder. Tokenizer and "
-    "settings are the checkpoint's own."
+NEEDS = (
+    "Needs torch, transformers and safetensors, and what else the lines import; no code comes with "
+    "the folder. Tokenizer and settings are the checkpoint's own, and so is the pooling where it "
+    "has one. From raw input to the answer, in this folder:"
 )
-USAGE = {
-    "embedding": f"""\
-{_NEEDS}
-
+MEANS = """\
 ```python
+from pathlib import Path
+
 from transformers import AutoModel, AutoTokenizer
 
-model, tokenizer = AutoModel.from_pretrained("DIR"), AutoTokenizer.from_pretrained("DIR")
+model, tokenizer = (one.from_pretrained(Path.cwd()) for one in (AutoModel, AutoTokenizer))
 states = model(**tokenizer(["a text"], return_tensors="pt")).last_hidden_state
-```""",
-    "language_modelling": f"""\
-{_NEEDS}
-
+print(states[0].mean(dim=0).tolist())
+```"""
+SENTENCES = """\
 ```python
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from pathlib import Path
 
-model = AutoModelForCausalLM.from_pretrained("DIR")
-tokenizer = AutoTokenizer.from_pretrained("DIR")
-inputs = tokenizer("a text", return_tensors="pt")
-print(tokenizer.batch_decode(model.generate(**inputs, max_new_tokens=40)))
-```""",
-    "classification": f"""\
-{_NEEDS}
-
-```python
-from transformers import AutoModelForImageClassification
-
-model = AutoModelForImageClassification.from_pretrained("DIR")
-logits = model(images).logits  # (B, C, H, W), prepared as for the checkpoint
-```""",
-}
-SENTENCES = f"""\
-{_NEEDS} So is the pooling.
-
-```python
 from sentence_transformers import SentenceTransformer
 
-embeddings = SentenceTransformer("DIR").encode(["a text"])
+model = SentenceTransformer(str(Path.cwd()))
+print(model.encode(["a text"])[0].tolist())
 ```"""

@@ -21,7 +21,11 @@ Runtime = Literal["torch", "transformers", "onnxruntime"]
 PICTURE = """\
 reading = json.loads(Path("reading.json").read_text("utf-8"))
 size = reading["side"]
-picture = Image.open("picture.png").convert("{mode}")
+picture = Image.open("picture.png")
+if picture.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
+    wide = np.asarray(picture).astype(np.int64).clip(0, 2**16 - 1)
+    picture = Image.fromarray((wide >> 8).astype(np.uint8))
+picture = picture.convert("{mode}")
 side = min(picture.size)
 left, top = (picture.width - side) // 2, (picture.height - side) // 2
 picture = picture.crop((left, top, left + side, top + side))
@@ -71,8 +75,9 @@ CLASS = """\
 best = max(range(len(logits)), key=logits.__getitem__)
 print({answer})
 """
-HUB = "model = {auto}.from_pretrained(Path.cwd(), trust_remote_code=True)\n"
-HUB_TOKENIZER = "tokenizer = AutoTokenizer.from_pretrained(Path.cwd(), trust_remote_code=True)\n"
+CODE = ", trust_remote_code=True"
+HUB = f"model = {{auto}}.from_pretrained(Path.cwd(){CODE})\n"
+HUB_TOKENIZER = f"tokenizer = AutoTokenizer.from_pretrained(Path.cwd(){CODE})\n"
 
 
 def answer_lines(source: ExportSource, runtime: Runtime, auto: str = "") -> str:
@@ -203,23 +208,29 @@ def _written(source: ExportSource, runtime: Runtime, auto: str) -> str:
             )
         return body + dedent(
             """\
-            inputs = tokenizer("a text", return_tensors="pt")
-            tokens = model.generate(**inputs, min_new_tokens={count}, max_new_tokens={count})
-            written = tokens[0, inputs["input_ids"].shape[1] :]
-            print(tokenizer.decode(written, skip_special_tokens=True))
+            prompt = [{begin}*tokenizer("a text", add_special_tokens=False)["input_ids"]]
+            inputs = torch.tensor([prompt])
+            mask = torch.ones_like(inputs)
+            tokens = model.generate(
+                inputs, attention_mask=mask, eos_token_id=None, max_new_tokens={count}
+            )
+            print(tokenizer.decode(tokens[0, len(prompt) :], skip_special_tokens=True))
             """
-        ).format(count=_count(source))
+        ).format(begin=_begin(source), count=_count(source))
     open_words, numbers, text = _vocabulary(source)
     if translates:
         call = f"tokens = translate(load_network(), {numbers})\n"
     else:
-        begin = source.preprocessing.facts.get("begin", [BOS])
-        marks = "".join(f"{mark}, " for mark in begin)
         call = (
-            f"prompt = [{marks}*{numbers}]\n"
+            f"prompt = [{_begin(source)}*{numbers}]\n"
             f"tokens = continue_text(load_network(), prompt, count={_count(source)})\n"
         )
     return f"{open_words}{call}print({text})\n"
+
+
+def _begin(source: ExportSource) -> str:
+    """The marks that stand before a text that is to be continued, each with a comma."""
+    return "".join(f"{mark}, " for mark in source.preprocessing.facts.get("begin", [BOS]))
 
 
 def _count(source: ExportSource) -> int:

@@ -10,20 +10,28 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from nas.console.app import app
 from nas.results.networks import choose_trained
 from nas.run.folder import RunFolder
+from nas.run.layout import weights_file
+from supernet.data.tokenizer import EOS
+from supernet.training.checkpoint import load, save
 from tests.nas.console.commands.test_predict import folder, runs
 from tests.support.export_cases import export_to
 from tests.support.prepare_cases import pictures, png, write_pairs
 from tests.support.prepare_cases import run as prepare
-from tests.support.trained_cases import SPACES, trained
+from tests.support.tokenizer_cases import prepared_stream, word_pieces
+from tests.support.trained_cases import LANGUAGE, SPACES, begun, train, trained, with_front
 
 folder, runs = folder, runs  # the fixtures
 
-NAMES = ("pets", "enlarged", "mails", "translation", "language_modelling", "pairs", "stream")
+NAMES = (
+    *("pets", "enlarged", "mails", "translation", "language_modelling", "pairs", "stream"),
+    *("ending", "marked"),
+)
 # Runs the lines of every card, with nothing of ours to import.
 CLEAN = """
 import os, sys
@@ -63,24 +71,51 @@ def predicted(target: Path, given: Path | None, tokens: int) -> str:
     return str(json.loads(done.stdout)["answer"])
 
 
+def ending(path: Path) -> RunFolder:
+    """A run with a network that writes words and end marks."""
+    run = begun(path, LANGUAGE)
+    with_front(run)
+    torch.manual_seed(1)
+    name = train(run, 1)
+    file = run.path / weights_file(name)
+    state = load(file)
+    state["model"]["tables.0.weight"][EOS] *= 2
+    save(file, state)
+    run.finish(f"retrain-{name}", "digest", [weights_file(name)], 1.0)
+    return run
+
+
 @pytest.fixture(scope="module")
 def more_runs(runs: dict[str, RunFolder], folder: Path) -> dict[str, RunFolder]:
-    """Those of the fixture, and two with vocabularies of sentencepiece."""
+    """Those of the fixture, two with vocabularies of sentencepiece, and two with end marks.
+
+    One writes them, and the tokenizer of the other puts them behind each text.
+    """
     raw = folder / "raw"
     raw.mkdir()
     write_pairs(raw)
     prepare(raw, joint=False, vocab_size=60, out=raw / "pairs")
     prepare(raw, "language_modelling", vocab_size=60, out=raw / "stream")
     texts = {"pairs": "translation", "stream": "language_modelling"}
-    return runs | {
-        name: trained(
-            folder / f"run-{name}",
-            SPACES[task].replace("share_embeddings = true", "target_vocab_size = 160"),
-            dataset=name,
-            data=str(raw / name),
-        )
-        for name, task in texts.items()
+    prepared_stream(folder / "marked", word_pieces(), pad_token="[PAD]")
+    marked = {"dataset": "data", "data": str(folder / "marked/data")}
+    ended = {
+        "ending": ending(folder / "run-ending"),
+        "marked": trained(folder / "run-marked", LANGUAGE, **marked),
     }
+    return (
+        runs
+        | ended
+        | {
+            name: trained(
+                folder / f"run-{name}",
+                SPACES[task].replace("share_embeddings = true", "target_vocab_size = 160"),
+                dataset=name,
+                data=str(raw / name),
+            )
+            for name, task in texts.items()
+        }
+    )
 
 
 @pytest.mark.parametrize(
@@ -105,3 +140,4 @@ def test_lines_of_cards_answer_as_predict_does(
         of_run = predicted(more_runs[name].path, given, tokens)
         assert answer.split() == of_run.split(), (name, answer)
         assert predicted(out, given, tokens) == of_run, name
+        assert name != "ending" or 0 < len(of_run.split()) < tokens

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -23,15 +24,32 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.loading import dump_space
 from supernet.building import build_network
+from supernet.data.examples import enlarge
 from supernet.data.prepare import prepare
+from supernet.data.prepare.image_files import read_picture
 from supernet.data.prepare.plan import PrepareRequest
+from supernet.export.blueprint import Blueprint
+from supernet.export.contents import Preprocessing, ReferenceOutputs
+from supernet.export.formats import ExportSource
+from supernet.export.huggingface import HuggingFaceExport
+from supernet.export.stock import write_stock
 from supernet.export.weights import read_tensors
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.training.checkpoint import save
-from tests.support.export_cases import export_to, hub_without_net, seal
-from tests.support.prepare_cases import silent
-from tests.support.pretrained_cases import change_config, sentence_encoder, write_model
-from tests.support.tokenizer_cases import byte_level, prepared_stream, write_checkpoint
+from tests.support.export_cases import export_to, hub_without_net, module_of, seal
+from tests.support.prepare_cases import pictures, png, silent
+from tests.support.pretrained_cases import (
+    POSITIONS,
+    change_config,
+    sentence_encoder,
+    write_model,
+)
+from tests.support.tokenizer_cases import (
+    byte_level,
+    prepared_stream,
+    word_pieces,
+    write_checkpoint,
+)
 from tests.support.trained_cases import begun
 
 pytestmark = pytest.mark.export
@@ -146,6 +164,72 @@ def test_what_it_is_is_told(made: Path) -> None:
     assert "no code in this folder" in card and "with the checkpoint llama" in card
 
 
+def printed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """What the lines of a card print in its folder."""
+    card = (folder / "README.md").read_text()
+    (lines,) = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    monkeypatch.chdir(folder)
+    exec(lines, {})
+    return capsys.readouterr().out
+
+
+def test_lines_of_a_stock_card_go_on_with_a_text(
+    hub: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_model(hub, tmp_path / "llama", "llama", vocab_size=271)
+    llama = write_checkpoint(tmp_path / "llama", byte_level(marked=True), tokenizer_class=CLASS)
+    run = run_from(llama, network_of(llama, (20, 20)), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    given = ["predict", str(run.path), "--tokens", str(POSITIONS // 2), "--json"]
+    expected = json.loads(CliRunner().invoke(app, given, input="a text\n").stdout)["answer"]
+    assert printed(made, monkeypatch, capsys).split() == expected.split()
+
+
+def test_lines_of_a_stock_card_lead_to_a_class(
+    hub: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = read_checkpoint(write_model(hub, tmp_path / "vit", "vit", num_channels=3))
+    network, names, made = found.network(), tuple("abcde"), tmp_path / "out"
+    blueprint = Blueprint("classification", found.settings, found.architecture)
+    reading = {"black": [-1.0] * 3, "white": [1.0] * 3, "side": 8, "image_size": 12}
+    preprocessing = Preprocessing({"kind": "images", **reading}, labels=names)
+    source = ExportSource(blueprint, network, ReferenceOutputs({}, {}), preprocessing, found)
+    made.mkdir()
+    write_stock(source, made)
+    (made / "reading.json").write_text(json.dumps({**reading, "labels": names}))
+    (made / "README.md").write_text(HuggingFaceExport().usage(source))
+    (made / "picture.png").write_bytes(png(pictures(1)[0][0]))
+    pixels = torch.tensor(read_picture(made / "picture.png", 3, 8) / 127.5 - 1).float()
+    with torch.inference_mode():
+        best = int(network(enlarge(pixels.permute(2, 0, 1)[None], 12)).argmax())
+    assert printed(made, monkeypatch, capsys) == f"{names[best]}\n"
+
+
+@torch.inference_mode()
+def test_lines_of_a_stock_card_embed_a_text(
+    hub: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_model(hub, tmp_path / "bert", "bert", vocab_size=90)
+    bert = write_checkpoint(tmp_path / "bert", word_pieces(), pad_token="[PAD]")
+    run = run_from(bert, network_of(bert, (20, 20)), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    found = torch.tensor(json.loads(printed(made, monkeypatch, capsys)))
+    module = module_of(export_to(run, "safetensors", tmp_path / "plain").path)
+    _, expected = module.load_network()(torch.tensor([word_pieces().encode("a text").ids]))
+    assert (found - expected[0]).abs().max() < 1e-4
+
+
 def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) -> None:
     """Each its own, though both folders have one name."""
     for number, (widths, kind, why) in enumerate(
@@ -216,7 +300,7 @@ def test_a_stock_encoder_stays_one_of_sentence_transformers(
     made = export_to(run, "huggingface", tmp_path / "out")
     assert made.facts["family"] == "a stock bert"
     assert not list(made.path.glob("*.py")) and read_checkpoint(made.path).sentence is not None
-    assert "SentenceTransformer" in (made.path / "README.md").read_text()
+    assert "SentenceTransformer(str(Path.cwd()))" in (made.path / "README.md").read_text()
     model = hub.AutoModel.from_pretrained(made.path).eval()
     assert type(model).__name__ == "BertModel"
     record = read_tensors(made.path / "check.safetensors")
