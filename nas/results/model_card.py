@@ -13,7 +13,7 @@ from latency.timings import read_timings
 from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
 from nas.objectives.size import counted_source
-from nas.request.spec import Start
+from nas.request.spec import SearchSpec, Start
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
 from nas.run.layout import DATA_FILE, FRONT_FILE, profile_file, result_file
@@ -73,9 +73,11 @@ READINGS = {
 }
 
 RETRAINED = (
-    "Trained from scratch on the training split, after the search had chosen the network. The test "
-    "split was opened once, after training."
+    "Trained from scratch on the training split, {why}. The test split was opened once, after "
+    "training."
 )
+CHOSEN = "after the search had chosen the network"
+BASELINE = "as a network to compare the search's with"
 INHERITED = (
     "**Inherited from the supernet, not trained further.** A network of this architecture that is "
     "trained from scratch (`nas retrain`) is usually better. Its scores serve to compare networks."
@@ -116,9 +118,11 @@ def gather_facts(folder: RunFolder, architecture: Architecture, inherited: bool)
         **_start(spec.start),
         "seed": spec.seed,
         "weights": "inherited" if inherited else "retrained",
+        **_baseline(folder, architecture),
         "scores": _inherited_scores(folder, architecture)
         if inherited
         else _scores(folder, architecture),
+        **_judged(spec, data),
         "latency": _latency(folder, architecture),
         **_costs(folder, architecture),
         "licence_of_code": LICENCE,
@@ -129,6 +133,21 @@ def _start(start: Start | None) -> dict[str, Any]:
     if start is None:
         return {}
     return {"start": {"name": Path(start.folder).name, "digest": start.digest}}
+
+
+def _baseline(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
+    """Whether the winner was held against the network, which the search did not find."""
+    if not folder.has(FRONT_FILE):
+        return {}
+    front = read_front(folder)
+    beside = {one.entry.id for one in front.baselines} - {entry.id for entry in front.entries}
+    return {"baseline": True} if architecture.id in beside else {}
+
+
+def _judged(spec: SearchSpec, data: Mapping[str, Any]) -> dict[str, Any]:
+    """How many validation examples the scores are of, where these are not all."""
+    count = spec.budget.valid_examples
+    return {"valid_examples": count} if 0 < count < data.get("num_valid", 0) else {}
 
 
 def _scores(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
@@ -235,7 +254,8 @@ def _reading(reading: Mapping[str, Any]) -> str:
 def _weights(facts: Mapping[str, Any]) -> str:
     inherited, start = facts["weights"] == "inherited", facts.get("start")
     if start is None:
-        return INHERITED if inherited else RETRAINED
+        why = BASELINE if facts.get("baseline") else CHOSEN
+        return INHERITED if inherited else RETRAINED.format(why=why)
     return (INHERITED_OF_CHECKPOINT if inherited else FINE_TUNED).format(name=start["name"])
 
 
@@ -281,9 +301,18 @@ def _quality(facts: Mapping[str, Any]) -> Iterator[str]:
     if not rows:
         yield "Nothing was measured."
         return
-    yield from _table(("", *(SPLITS[split] for split in splits)), rows)
+    yield from _table(("", *(_split(split, facts) for split in splits)), rows)
     if "bleu_signature" in scores:
         yield f"BLEU with a beam of 4, sacreBLEU's signature `{scores['bleu_signature']}`."
+
+
+def _split(name: str, facts: Mapping[str, Any]) -> str:
+    """What a split is called, and how much of it was looked at."""
+    if name != "valid" or "valid_examples" not in facts:
+        return SPLITS[name]
+    some = f"{facts['valid_examples']:,} of the {SPLITS[name]}"
+    # Of classes each has its share.
+    return some if facts["task"] == "classification" else f"first {some}"
 
 
 def _size(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

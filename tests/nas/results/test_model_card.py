@@ -13,6 +13,7 @@ from latency.timings import TimingHeader, open_timings
 from latency.workload import Workload
 from nas.objectives.size import network_costs
 from nas.report.network_section import parts_section
+from nas.request.presets import budget_for
 from nas.results.model_card import gather_facts, model_card
 from nas.results.networks import choose_inherited
 from nas.results.reader import read_contents
@@ -21,8 +22,9 @@ from nas.search.front import Baseline, FrontEntry, read_front
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost
 from search_spaces.errors import UsageError
+from search_spaces.loading import parse_space
 from search_spaces.measurement import Measurement
-from tests.support.trained_cases import TRANSLATION, begun, networks, trained
+from tests.support.trained_cases import SPACES, TRANSLATION, begun, networks, trained
 
 SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 RESULT: dict[str, Any] = {
@@ -107,6 +109,37 @@ def test_card_and_page_say_what_the_search_counted(tmp_path: Path) -> None:
     page = str(parts_section(read_contents(folder), one))
     assert f"{number:,}" in page
     assert "Counted for one input of 14 tokens and 30 target tokens." in page
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [
+        ("translation", "first 5 of the validation split"),
+        ("classification", "5 of the validation split"),  # of each class its share
+    ],
+)
+def test_a_part_of_a_split_is_called_so(tmp_path: Path, task: str, words: str) -> None:
+    space = parse_space(SPACES[task], "a space")
+    budget = budget_for(space, "smoke", {"threads": "1", "valid_examples": "5"})
+    folder = begun(tmp_path / "run", SPACES[task], budget=budget)
+    folder.write_json(f"retrained/{network(folder).id}/result.json", RESULT)
+    assert f"| test split | {words} |" in model_card(facts_of(folder), "")
+    folder.write_json("data.json", {**folder.read_json("data.json"), "num_valid": 5})
+    assert "| test split | validation split |" in model_card(facts_of(folder), "")
+
+
+def test_a_baseline_is_no_choice_of_the_search(run: RunFolder) -> None:
+    front, plain = read_front(run), networks(run.spec.space, 4)[3]
+    own = Baseline(FrontEntry(plain.id, plain, {}, {}), ("own",))
+    found = Baseline(front.entries[0], ("nearest",))  # which the search has found as well
+    run.write_json("pareto.json", replace(front, baselines=(own, found)).to_json())
+    run.write_json(f"retrained/{plain.id}/result.json", {"id": plain.id, **RESULT})
+    chosen, compared = "after the search had chosen", "to compare the search's with"
+    card = model_card(facts_of(run) | gather_facts(run, plain, inherited=False), "")
+    assert compared in card and chosen not in card
+    assert front.entries[0].id == network(run).id
+    card = model_card(facts_of(run), "")
+    assert chosen in card and compared not in card
 
 
 def test_what_was_not_measured_is_said(run: RunFolder) -> None:
