@@ -124,16 +124,27 @@ def check_target(path: Path, force: bool) -> None:
     """See that a folder may be made, or replaced.
 
     Raises:
-        UsageError: when something else is there; nothing of it is touched.
+        UsageError: when something else is there, an own file in an export among it; nothing of it
+            is touched.
     """
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return
-    if not (path / FACTS_FILE).is_file():
+    try:
+        sums = _checksums(path)
+    except (DataError, UsageError):
+        sums = {}
+    if FACTS_FILE not in sums:
         raise UsageError(
             f"--out {path} exists and is no export; name a folder that is not there yet"
         )
     if not force:
         raise UsageError(f"{path} holds an export already; --force replaces it, or choose --out")
+    own = next((file for file in _files(path) if file not in sums), None)
+    if own is not None:
+        raise UsageError(
+            f"{path / own} is no file of the export in {path}, all of which --force replaces: move "
+            "it elsewhere, or choose --out"
+        )
 
 
 def _open_network(folder: RunFolder, chosen: str, inherited: bool) -> TrainedNetwork:
@@ -184,9 +195,18 @@ def _named_reading(source: ExportSource) -> dict[str, Any]:
 
 def write_checksums(folder: Path) -> None:
     """Write ``checksums.json``, sha256 of every other file of a folder."""
-    files = sorted(f for f in folder.rglob("*") if f.is_file() and f.name != CHECKSUMS_FILE)
-    sums = {file.relative_to(folder).as_posix(): checksum(file) for file in files}
+    sums = {name: checksum(folder / name) for name in _files(folder)}
     write_atomically(folder / CHECKSUMS_FILE, json.dumps({"sha256": sums}, indent=2) + "\n")
+
+
+def _files(folder: Path) -> list[str]:
+    """Names of the files of a folder, but for ``checksums.json`` and what Python itself keeps."""
+    names = (
+        file.relative_to(folder).as_posix()
+        for file in folder.rglob("*")
+        if file.is_file() and file.parent.name != "__pycache__"
+    )
+    return sorted(name for name in names if name != CHECKSUMS_FILE)
 
 
 def verify_export(path: Path) -> Verified:
@@ -203,9 +223,7 @@ def verify_export(path: Path) -> Verified:
 
     if not path.is_dir():
         raise UsageError(f"there is no folder {path}; give one made by nas export")
-    sums = _read_object(path, CHECKSUMS_FILE).get("sha256")
-    if not isinstance(sums, dict) or not sums:
-        raise DataError(f"{path / CHECKSUMS_FILE} holds no checksums; export the network anew")
+    sums = _checksums(path)
     for name, expected in sums.items():
         _check_file(path, name, expected)
     facts = _read_object(path, FACTS_FILE)
@@ -216,6 +234,19 @@ def verify_export(path: Path) -> Verified:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: the recorded inputs cannot be computed ({reason})") from error
     return Verified(facts, len(sums), difference)
+
+
+def _checksums(folder: Path) -> dict[str, Any]:
+    """File → sha256, as ``checksums.json`` has them.
+
+    Raises:
+        DataError: when it is damaged.
+        UsageError: when there is none.
+    """
+    sums = _read_object(folder, CHECKSUMS_FILE).get("sha256")
+    if not isinstance(sums, dict) or not sums:
+        raise DataError(f"{folder / CHECKSUMS_FILE} holds no checksums; export the network anew")
+    return sums
 
 
 def _check_file(folder: Path, name: str, expected: object) -> None:

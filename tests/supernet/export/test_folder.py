@@ -99,6 +99,33 @@ def test_what_is_no_export_is_never_replaced(run: RunFolder, tmp_path: Path) -> 
     assert names(tmp_path) == ["mine.txt"]
 
 
+@pytest.mark.parametrize("more", [{}, {"checksums.json": {"sha256": {"index.html": "0"}}}])
+def test_an_export_json_of_others_is_no_export(
+    run: RunFolder, tmp_path: Path, more: dict[str, object]
+) -> None:
+    files = {"export.json": {"format": "site", "id": 3}, **more}
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(UsageError, match="is no export"):
+        export_to(run, "plain", tmp_path, force=True)
+    assert names(tmp_path) == sorted(files)
+
+
+def test_own_files_in_an_export_are_never_replaced(run: RunFolder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    export_to(run, "plain", out)
+    for name in ("__pycache__/modeling.cpython-311.pyc", "picture.png", "mine/checksums.json"):
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("mine")
+    for own in ("mine/checksums.json", "picture.png"):
+        with pytest.raises(UsageError, match=f"out/{own} is no file of the export"):
+            export_to(run, "plain", out, force=True)
+        assert (out / own).read_text() == "mine"
+        (out / own).unlink()
+    export_to(run, "plain", out, force=True)  # what Python keeps is nobody's
+    assert not {"__pycache__", "mine"} & set(names(out))
+
+
 def test_leftovers_of_killed_processes_go(run: RunFolder, tmp_path: Path) -> None:
     with building_folder(tmp_path / "out") as folder:
         begin = folder.name.removesuffix(f"{os.getpid()}.tmp")
