@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -115,12 +115,25 @@ def load_search_data(
         train=train,
         valid=valid,
         num_classes=request.num_classes,
-        label_names=arrays.label_names,
+        label_names=unique_names(arrays.label_names),
         digest=digest_of(train, valid),
         reading=arrays.reading,
         background=arrays.background,
         tokenizer=arrays.tokenizer,
     )
+
+
+def unique_names(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes, in their order; one that is there already gets its class's number.
+
+    Data that are prepared now have no such names; older ones, exports and files of arrays may.
+    """
+    found = dict[str, None]()
+    for number, name in enumerate(names):
+        while name in found:
+            name = f"{name} ({number})"
+        found[name] = None
+    return tuple(found)
 
 
 def load_test_split(

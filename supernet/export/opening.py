@@ -21,6 +21,7 @@ from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.tasks import TASKS
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
+from supernet.data.examples import unique_names
 from supernet.data.tokenizer import MARKS, SentencePieceTokenizer, Tokenizer, WordTokenizer
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import READING_FILE, Preprocessing
@@ -159,7 +160,7 @@ def open_package(folder: Path) -> Package:
         )
     blueprint = Blueprint.read(folder)
     facts = _facts(folder)
-    labels = tuple(map(str, facts.pop("labels", ())))
+    labels = unique_names(tuple(map(str, facts.pop("labels", ()))))
     preprocessing = Preprocessing(facts, labels=labels)
     source, target = (_vocabulary(folder, facts, side) for side in ("source", "target"))
     if any(folder.glob("*.onnx")):
@@ -167,7 +168,11 @@ def open_package(folder: Path) -> Package:
     files = [folder / name for name in WEIGHTS_FILES]
     file = next((one for one in files if one.is_file()), None)
     if file is None:
-        raise DataError(f"{folder} has no weights ({' or '.join(WEIGHTS_FILES)}); export it anew")
+        raise DataError(
+            f"{folder} has no weights that can be read here ({', '.join(WEIGHTS_FILES)} or graphs "
+            "of ONNX): export the network in one of the formats safetensors, torch, huggingface "
+            "and onnx"
+        )
     tensors = {name.removeprefix(PREFIX): tensor for name, tensor in read_tensors(file).items()}
     model = network_of(blueprint, tensors, str(file)).network
     return Package(blueprint, model, preprocessing, source, target)

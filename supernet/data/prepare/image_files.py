@@ -15,6 +15,7 @@ import itertools
 import os
 import pickletools
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -318,7 +319,7 @@ def _arrays(path: Path, part: str) -> ArrayImages:
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
     labels = _labels(found[names[1]], len(pixels), f"y_{part} of {path}")
     return ArrayImages(
-        f"x_{part} of {path}", pixels, labels, _names(found, labels), file_sha256(path)
+        f"x_{part} of {path}", pixels, labels, _names(path, found, labels), file_sha256(path)
     )
 
 
@@ -338,7 +339,7 @@ def _packed(path: Path, part: str, split: str, doctor: Doctor, report: Report) -
             yield f"{path}:{names[0]}[{number}]", data[start:end].tobytes()
 
     return EncodedImages.examined(
-        pictures, labels, _names(found, labels), file_sha256(path), split, doctor, report
+        pictures, labels, _names(path, found, labels), file_sha256(path), split, doctor, report
     )
 
 
@@ -353,12 +354,24 @@ def _labels(labels: NDArray[Any], count: int, name: str) -> Labels:
     return labels.reshape(-1).astype(np.int64)
 
 
-def _names(arrays: dict[str, NDArray[Any]], labels: Labels) -> tuple[str, ...]:
-    """The names in the file if there are enough, else the numbers."""
+def _names(path: Path, arrays: dict[str, NDArray[Any]], labels: Labels) -> tuple[str, ...]:
+    """The names in the file if there are enough, else the numbers.
+
+    Raises:
+        DataError: for two classes of one name.
+    """
     given = arrays.get("class_names")
     names = () if given is None else tuple(str(name) for name in given.reshape(-1))
     count = int(labels.max()) + 1
-    return names if len(names) >= count else tuple(map(str, range(count)))
+    if len(names) < count:
+        return tuple(map(str, range(count)))
+    twice = next((name for name, times in Counter(names).items() if times > 1), None)
+    if twice is not None:
+        raise DataError(
+            f"class_names of {path} names {twice!r} more than once: name the classes differently, "
+            f"such as {twice} 1 and {twice} 2"
+        )
+    return names
 
 
 def is_picture(file: Path) -> bool:

@@ -18,6 +18,7 @@ from supernet.data.examples import (
     digest_of,
     load_search_data,
     load_test_split,
+    unique_names,
 )
 from supernet.data.images import Normaliser
 from supernet.data.sources import Scale, holdout
@@ -151,6 +152,12 @@ def test_class_names_and_label_columns_of_a_file_are_read(tmp_path: Path) -> Non
     content["y_train"] = content["y_train"][:, None]
     data = load_search_data("cifar10", write(tmp_path, content), CIFAR, 0)
     assert data.label_names == tuple(names) and data.train.labels.shape == (180,)
+
+
+def test_classes_of_one_name_are_told_apart() -> None:
+    assert unique_names(["a", "b", "c"]) == ("a", "b", "c")
+    assert unique_names(["a", "b", "a", "a"]) == ("a", "b", "a (2)", "a (3)")
+    assert unique_names(["a (2)", "a", "a"]) == ("a (2)", "a", "a (2) (2)")
 
 
 def spoil(name: str, change: Callable[[Any], Any]) -> Callable[[Arrays], Arrays]:

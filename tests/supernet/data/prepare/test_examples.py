@@ -112,6 +112,14 @@ def test_npz_images(tmp_path: Path, with_test: bool) -> None:
     )
 
 
+def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
+    pixels, labels = pictures(60)
+    names = np.array(["crane", "dog", "crane"])
+    np.savez(tmp_path / "a.npz", x_train=pixels, y_train=labels, class_names=names)
+    with pytest.raises(DataError, match=r"a\.npz names 'crane' more than once"):
+        prepared(tmp_path, tmp_path / "a.npz")
+
+
 def test_packed_jpegs(tmp_path: Path) -> None:
     pixels, labels = pictures(60, side=16)
     packed = [png(image, "JPEG") for image in pixels]
