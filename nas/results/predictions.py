@@ -119,8 +119,10 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
 
     Raises:
         DataError: when a file is missing or damaged.
-        UsageError: for exports that this does not open, and networks of embeddings.
+        UsageError: for exports that this does not open, networks of embeddings, and a device that
+            is not there.
     """
+    from latency.device import describe_device
     from supernet.export.opening import open_package
 
     package = open_package(folder)
@@ -139,6 +141,7 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
     if package.runs_on_cpu:
         device = "cpu"
     else:
+        describe_device(device)  # refuses one that is not there
         model = model.to(device)
     return Exported(blueprint.architecture, model, device), reading
 
@@ -174,7 +177,7 @@ def predict(
 
     with computing(network.device):
         if reading.task == "translation":
-            yield from map(Prediction, inputs, _translated(network, reading, inputs))
+            yield from map(Prediction, inputs, _translated(network, reading, inputs, places))
             return
         room = reading.settings.max_length - tokens
         if reading.task == "language_modelling" and room < 1:
@@ -204,18 +207,24 @@ def _naming(place: str) -> Iterator[None]:
 
 
 def _translated(
-    network: TrainedNetwork | Exported, reading: Reading, lines: Sequence[str]
+    network: TrainedNetwork | Exported,
+    reading: Reading,
+    lines: Sequence[str],
+    places: Sequence[str],
 ) -> list[str]:
     from supernet.beam_search import BeamSettings
-    from supernet.tasks.translating import StepwiseTranslator, translate_lines
+    from supernet.tasks.translating import StepwiseTranslator, check_fits, translate_tokens
 
+    assert reading.source is not None and reading.target is not None
+    rows = reading.source.encode(lines)
+    for place, row in zip(places or ["a text"] * len(rows), rows, strict=True):
+        check_fits(place, row, reading.settings.max_length)
     model: Any = network.model
     if hasattr(model, "translated"):  # graphs have a search of their own
         return list(model.translated(lines))
-    assert reading.source is not None and reading.target is not None
-    return translate_lines(
+    return translate_tokens(
         StepwiseTranslator(model, network.architecture),
-        lines,
+        rows,
         reading.source,
         reading.target,
         BeamSettings(),

@@ -468,7 +468,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     folder = Path(__file__).resolve().parent
     try:
-        lines = [raw.decode().removesuffix("\n").removesuffix("\r") for raw in sys.stdin.buffer]
+        lines = [
+            # The first line may begin with a byte order mark, which is no text.
+            raw.decode("utf-8" if number else "utf-8-sig").removesuffix("\n").removesuffix("\r")
+            for number, raw in enumerate(sys.stdin.buffer)
+        ]
         if (folder / "source.onnx").exists():
             texts = translate(folder, lines, Search(given.beam, given.lenpen))
         else:

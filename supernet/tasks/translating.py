@@ -177,16 +177,10 @@ def _plan(
     """
     sizes: dict[int, int] = {}
     for number, row in enumerate(rows):
-        length = len(row) + 1
-        if length == 1:
+        if not row:
             continue
-        if length > limit:
-            raise UsageError(
-                f"line {number + 1} has {length} tokens with its end mark, but the network reads "
-                f"at most {limit}: split the line, or raise max_length in the space's [model] "
-                "table and search anew"
-            )
-        sizes[number] = _decoded_tokens(length, limit, settings)
+        check_fits(f"line {number + 1}", row, limit)
+        sizes[number] = _decoded_tokens(len(row) + 1, limit, settings)
     order = sorted(sizes, key=lambda number: (sizes[number], len(rows[number])), reverse=True)
     if max_tokens is None:
         longest = max((len(rows[number]) + 1 for number in order), default=1)
@@ -202,6 +196,24 @@ def _plan(
             batches.append([])
         batches[-1].append(number)
     return batches
+
+
+def check_fits(name: str, row: Sequence[int], limit: int) -> None:
+    """See that a network can read a source.
+
+    Args:
+        name: what the source is called.
+        row: its tokens, without marks.
+        limit: most tokens that the network reads, end mark included.
+
+    Raises:
+        UsageError: when it cannot.
+    """
+    if len(row) + 1 > limit:
+        raise UsageError(
+            f"{name} has {len(row) + 1} tokens with its end mark, but the network reads at most "
+            f"{limit}: split it, or raise max_length in the space's [model] table and search anew"
+        )
 
 
 def _decoded_tokens(length: int, limit: int, settings: BeamSettings) -> int:

@@ -133,12 +133,23 @@ def _inputs(
 
     Raises:
         DataError: for a file that cannot be read, and a line without what is wanted.
+        UsageError: for columns of what has none, and --jsonl with files.
     """
     from supernet.data.prepare.records import Columns, has_columns, read_lines_as, read_records
 
     role = "image" if reading.pictures else READS[reading.task]
     wanted = Columns(((role,),), columns)
+    if files and jsonl:
+        raise UsageError(
+            "--jsonl is for standard input; leave it out: JSON lines in files are told by their "
+            "ending, .jsonl or .ndjson"
+        )
     if not files:
+        if columns and not jsonl:
+            raise UsageError(
+                "--column is for data with columns, and lines of text have none; leave it out, or "
+                "say with --jsonl that they are JSON lines"
+            )
         lines = read_lines()
         if not jsonl:
             yield from (_Input(line, f"{STDIN}:{n}") for n, line in enumerate(lines, start=1))
@@ -147,6 +158,11 @@ def _inputs(
     for file in files:
         if file.is_dir() and not has_columns(file):
             raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
+        if columns and not has_columns(file):
+            raise UsageError(
+                f"--column is for data with columns, which {file} has not by its ending; leave it "
+                "out, or rename the file (.jsonl, .ndjson, .csv, .tsv, .parquet, .arrow)"
+            )
         if reading.pictures and not has_columns(file):
             yield _Input(str(file))
             continue

@@ -115,7 +115,7 @@ def read_lines() -> Iterator[str]:
         DataError: for what is not UTF-8, naming the line.
     """
     if sys.stdin is None:
-        raise UsageError("standard input is closed; nas translate reads text there, line by line")
+        raise UsageError("standard input is closed; text is read there, line by line")
     if sys.stdin.isatty():
         tell("reading lines from the terminal; Ctrl-D ends them")
     for number, raw in enumerate(sys.stdin.buffer, start=1):

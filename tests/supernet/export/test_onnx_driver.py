@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from functools import cache
+from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -219,6 +221,16 @@ def test_text_is_read_and_written_as_ours(kind: str, tmp_path: Path) -> None:
         row = ours.encode([line])[0]
         assert mine.encode(line) == row
         assert mine.decode([BOS, *row, EOS, 0]) == ours.decode([row])[0]
+
+
+def test_a_byte_order_mark_is_no_text(
+    monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    lines = "\ufeffa small\r\n\ufefftest\n".encode()
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=BytesIO(lines)))
+    monkeypatch.setattr(driver, "go_on", lambda folder, lines, length: lines)
+    driver.main([])
+    assert capsysbinary.readouterr().out == "a small\n\ufefftest\n".encode()
 
 
 def test_rows_are_filled_up() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -144,6 +145,35 @@ def test_an_export_answers_as_its_run(runs: dict[str, RunFolder], tmp_path: Path
     assert "Traceback" not in nas(out, given="a\n").output
 
 
+def test_an_export_that_is_not_opened_is_told(
+    runs: dict[str, RunFolder], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, out = runs["mails"], tmp_path / "export"
+    export_to(run, "torch", out, arch=choose_trained(run, None))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    done = nas(out, "--device", "cuda", given="yes\n")
+    assert done.exit_code == 2 and "has no CUDA device; use --device cpu" in done.stderr
+    (out / "weights.pt").rename(out / "checkpoint.pt")  # as fairseq calls it
+    told = " ".join(nas(out, given="yes\n").stderr.split())
+    assert "in one of the formats safetensors, torch, huggingface and onnx" in told
+
+
+def test_classes_of_one_name_are_told_apart(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    """In data and exports of older versions; new data have none."""
+    run, out, data = runs["pets"], tmp_path / "export", tmp_path / "pets"
+    export_to(run, "torch", out, arch=choose_trained(run, None))
+    shutil.copytree(str(run.spec.data), data)
+    (tmp_path / "a.png").write_bytes(png(pictures(1)[0][0]))
+    for file, key in ((out / "reading.json", "labels"), (data / "manifest.json", "label_names")):
+        old = {**json.loads(file.read_text()), key: ["crane", "crane", "dog"]}
+        file.write_text(json.dumps(old))
+    for given in ([out], [run.path, "--data", data]):
+        (found,) = answers(*given, tmp_path / "a.png")
+        chances = found["chances"]
+        assert isinstance(chances, dict) and set(chances) == {"crane", "crane (1)", "dog"}
+        assert sum(chances.values()) == pytest.approx(1.0)
+
+
 def test_a_long_text_is_cut_as_the_data_were(runs: dict[str, RunFolder]) -> None:
     once, longer = answers(runs["mails"].path, given="y" * 17 + "\n" + "y" * 500 + "\n")
     assert once["chances"] == longer["chances"]
@@ -211,6 +241,12 @@ def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
         ("mails", ["{tmp}/blank.csv"], "", "blank.csv:3: a text is empty"),
         ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
         ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl:1: a line is a JSON object such as"),
+        ("mails", ["{tmp}/bad.jsonl", "--jsonl"], "", "--jsonl is for standard input"),
+        ("mails", ["--column", "text=a"], "yes\n", "say with --jsonl that they are JSON lines"),
+        ("mails", ["{tmp}/a.txt", "--column", "text=a"], "", "a.txt has not by its ending"),
+        ("pets", ["{tmp}/text.png", "--column", "image=a"], "", "text.png has not by its ending"),
+        ("translation", ["{tmp}/a.txt", "{tmp}/long.txt"], "", "long.txt:2 has 100 tokens"),
+        ("translation", ["{tmp}/long.jsonl"], "", "long.jsonl:3 has 100 tokens"),
         ("language_modelling", ["--tokens", "100000"], "a\n", "is too many"),
     ],
 )
@@ -224,6 +260,11 @@ def test_what_cannot_be_answered_is_refused(
 ) -> None:
     (tmp_path / "text.png").write_text("no picture")
     (tmp_path / "bad.jsonl").write_text('{"label": 1}\n')
+    (tmp_path / "a.txt").write_text("yes\nbirds\n")
+    (tmp_path / "long.txt").write_text("birds\n" + "birds " * 99 + "\n")
+    (tmp_path / "long.jsonl").write_text(
+        "".join(f"{json.dumps({'source': 'birds ' * n})}\n\n" for n in (1, 99))
+    )
     (tmp_path / "blank.csv").write_text('text,label\nyes,1\n"",0\n')
     done = nas(runs[name].path, *(w.replace("{tmp}", str(tmp_path)) for w in words), given=given)
     assert done.exit_code in (1, 2) and message in " ".join(done.stderr.split())

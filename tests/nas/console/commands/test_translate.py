@@ -124,7 +124,7 @@ def test_a_line_that_is_too_long_is_named(run: RunFolder) -> None:
 
 def test_closed_standard_input(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    with pytest.raises(UsageError, match="standard input is closed"):
+    with pytest.raises(UsageError, match="is closed; text is read there, line by line"):
         list(command.read_lines())
 
 
