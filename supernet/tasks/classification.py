@@ -13,7 +13,6 @@ from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
 from supernet.data.augment import Augmentation, augment, parse_augmentation
 from supernet.data.examples import (
-    PAD,
     Batch,
     SearchData,
     Split,
@@ -23,6 +22,7 @@ from supernet.data.examples import (
     num_batches,
 )
 from supernet.data.sources import Scale, holdout
+from supernet.data.tokenizer import PAD
 from supernet.extraction import Supernet
 from supernet.seeds import mixed_seed
 from supernet.tasks.base import Predictions, Task
