@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -17,6 +18,7 @@ from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_si
 from nas.executors.ray_mail import Mailbox
 from nas.executors.retraining.tuning_record import asked_trials
 from nas.run.events import Event, Note
+from nas.run.layout import result_file
 from nas.run.opened import OpenedRun, shared_run
 from nas.run.stages import RETRAIN
 from search_spaces.errors import NasError
@@ -47,21 +49,31 @@ def retrain_side_by_side(
     Raises:
         NasError, OSError: the first that ended one of them; the others are finished before.
     """
-    for event in side_by_side(_Retraining(run, room, share), ids, room.workers, board, nodes):
+    kind = _Retraining(run, ids, room, share)
+    for event in side_by_side(kind, ids, room.workers, board, nodes):
         if share is None or not isinstance(event, Note):  # the stage that halves keeps these
             run.folder.log(event)
         yield event
 
 
 class _Retraining(JobKind):
-    """Trains networks; a job is known by its network's id."""
+    """Trains networks; a job is known by its network's id.
+
+    Those that are not trained yet share the workers: each tries as many settings at once as falls
+    to it.
+    """
 
     doing = "retraining"
     worker = "the worker that retrained a network"
     of_network = True
 
-    def __init__(self, run: OpenedRun, room: JobRoom, share: float | None) -> None:
+    def __init__(
+        self, run: OpenedRun, ids: Sequence[str], room: JobRoom, share: float | None
+    ) -> None:
         self._run, self._room, self._share = run, room, share
+        if room.workers is not None:
+            left = sum(not run.folder.has(result_file(one)) for one in ids)
+            self._room = replace(room, workers=max(1, room.workers // max(1, left)))
 
     def name(self, key: str) -> str:
         return f"retrain-{key}"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.executors.retraining.tuning_record import ask_for_trials
+from nas.executors.retraining.stage import change_trials
 from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
 from nas.run.events import Event
 from nas.run.folder import RunFolder, resuming
@@ -50,7 +50,7 @@ def retrain(
         ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
         if trials is not None:
             for network_id in ids:
-                ask_for_trials(folder, network_id, trials)
+                change_trials(folder, network_id, trials)
         try:
             yield from executor.retrain(run, list(dict.fromkeys(ids)))
         except NasError:  # a training that diverged; of all others the report tells

@@ -9,14 +9,24 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from nas.executors.retraining.network import load_weights, network_trainer
-from nas.executors.retraining.tuning_record import asked_trials
+from nas.executors.retraining.tuning_record import ask_for_trials, asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
-from nas.run.layout import checkpoints_folder, result_file, tuning_file, tuning_folder, weights_file
+from nas.run.folder import RunFolder
+from nas.run.layout import (
+    begun_file,
+    checkpoints_folder,
+    result_file,
+    tuning_file,
+    tuning_folder,
+    weights_file,
+)
 from nas.run.opened import OpenedRun
+from nas.run.stage_digest import stage_digest
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
 from nas.run.supernet_training import training_losses
@@ -24,7 +34,7 @@ from nas.run.training_memory import parts_text, shortage_text
 from nas.search.doubtful import shortfall_and_advice
 from nas.search.front import FrontEntry, pick, read_front
 from search_spaces.costs import params
-from search_spaces.errors import DivergedError, NasError, UsageError
+from search_spaces.errors import DamagedRunError, DivergedError, NasError, UsageError
 from search_spaces.wording import TUNE, mark
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
@@ -55,6 +65,26 @@ def retrain_stage(network_id: str) -> Stage:
         scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
         reads=(tuning_file(network_id),),
     )
+
+
+def change_trials(folder: RunFolder, network_id: str, trials: int) -> None:
+    """Ask for so many trials from now on, see `ask_for_trials`.
+
+    Where others were asked for, the result goes and what was tried stays: settings are worth the
+    same among more or fewer of them.
+    """
+    with suppress(DamagedRunError):  # a note that cannot be read is written anew
+        if asked_trials(folder, network_id) == trials:
+            return
+    stage = retrain_stage(network_id)
+    begun = begun_file(stage.name)
+    fits = folder.has(begun) and not folder.begun_otherwise(stage.name, stage_digest(folder, stage))
+    if fits:  # in this order, for a kill in between is to cost none of the trials
+        folder.forget(stage.name, ())
+        folder.forget(stage.name, (*stage.outputs, checkpoints_folder(network_id), begun))
+    ask_for_trials(folder, network_id, trials)
+    if fits:
+        folder.begin(stage.name, stage_digest(folder, stage))
 
 
 def retrain_work(run: OpenedRun, network_id: str, tuner: Tuner | None = None) -> Work[OpenedRun]:

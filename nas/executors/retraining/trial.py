@@ -75,6 +75,6 @@ def finish_trial(
 ) -> None:
     """Make the best trial's network the retrained one."""
     entry = pick(read_front(run.folder), network_id)
-    weights = TrialFolders(run.folder, entry.id).path_of(best.key) / TRIAL_WEIGHTS
+    weights = TrialFolders(run.folder, entry.id).weights_of(best.key)
     about = {"settings": dict(best.settings), "tuning": tuning}
     finish_tuned(run, entry, weights, load(weights)["epochs"], about)

@@ -79,6 +79,8 @@ class RayTuner:
         """
         folders = TrialFolders(run.folder, entry.id)
         known = folders.records()
+        if (best := best_of(known)) is not None:
+            folders.weights_of(best.key)  # no trial is of use if they are gone
         if sum(record.state is not None for record in known) < trials:
             with waiting():
                 self._try(run, entry, known, trials)
@@ -97,8 +99,9 @@ class RayTuner:
                 ray.get(task.options(**place).remote(path, entry.id, best, summary(records)))
         except ray.exceptions.RayTaskError as error:
             raise _cause(error) from error
-        for record in records:  # what was tried is kept, and how it went
-            (folders.path_of(record.key) / TRIAL_WEIGHTS).unlink(missing_ok=True)
+        for record in records:  # how each went is kept, and what more trials may not better
+            if record.key != best.key:
+                (folders.path_of(record.key) / TRIAL_WEIGHTS).unlink(missing_ok=True)
             shutil.rmtree(folders.path_of(record.key) / "checkpoints", ignore_errors=True)
 
     def _try(

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from nas.run.folder import RunFolder
-from nas.run.layout import TRIAL_REPORTS, TRIAL_RESULT, TRIAL_SETTINGS, tuning_file, tuning_folder
+from nas.run.layout import (
+    TRIAL_REPORTS,
+    TRIAL_RESULT,
+    TRIAL_SETTINGS,
+    TRIAL_WEIGHTS,
+    tuning_file,
+    tuning_folder,
+)
 from search_spaces.errors import DamagedRunError
 
 TUNED = ("learning_rate", "dropout", "warmup_share")
@@ -92,6 +99,17 @@ class TrialFolders:
     def path_of(self, key: str) -> Path:
         """One of them."""
         return self.path / key
+
+    def weights_of(self, key: str) -> Path:
+        """The weights of a trial that finished, which are kept of the best.
+
+        Raises:
+            DamagedRunError: when they are gone.
+        """
+        file = self.path_of(key) / TRIAL_WEIGHTS
+        if not file.exists():
+            raise DamagedRunError(f"{file} is missing")
+        return file
 
     def begin(self, settings: Settings) -> str:
         """Note that settings are being tried; their key."""

@@ -14,11 +14,12 @@ from nas.executors.base import ExecutorSettings
 from nas.executors.board import Board
 from nas.executors.retraining.tuning_record import TUNED, TrialFolders
 from nas.run.folder import RunFolder
+from nas.run.layout import TRIAL_WEIGHTS, result_file
 from nas.search.front import read_front
 from nas.stages.retrain import retrain
 from tests.nas.search.test_front import RETRAINED, valid
 from tests.support.node_cases import Cluster
-from tests.support.pipeline_cases import finished_once, named
+from tests.support.pipeline_cases import finished_once, named, tiny
 
 pytestmark = pytest.mark.ray
 ON_RAY = ExecutorSettings("ray")
@@ -69,7 +70,7 @@ def test_a_worker_that_was_lost_is_told_also_when_its_network_is_done_by_now(
     cluster = Cluster(host_1=1, host_2=1)
     # Nothing works any more when the last mail is read.
     nobody: Any = SimpleNamespace()
-    kind = _Retraining(nobody, JobRoom(1, 1, 0), None)
+    kind = _Retraining(nobody, [], JobRoom(1, 1, 0), None)
     jobs = Jobs(kind, [], 1, Board(tmp_path), cluster.watch(), nobody)
     assert jobs.begin(Began("abc", "host-1", 7, "id of host_1")) is None
     note = jobs.begin(Began("abc", "host-2", 8, "id of host_2"))
@@ -84,6 +85,22 @@ def test_a_worker_that_was_lost_is_told_also_when_its_network_is_done_by_now(
     assert jobs._waits  # begun, but nobody works on it any more
 
 
+@pytest.mark.parametrize(
+    ("workers", "networks", "trials"), [(4, 1, 4), (4, 2, 2), (4, 3, 1), (4, 9, 1), (None, 3, None)]
+)
+def test_networks_share_the_workers_that_try_settings(
+    workers: int | None, networks: int, trials: int | None, tmp_path: Path
+) -> None:
+    from nas.executors.ray_jobs import JobRoom
+    from nas.executors.ray_retrain import _Retraining
+
+    run: Any = SimpleNamespace(folder=tiny(tmp_path / "run"))
+    run.folder.write_json(result_file("trained"), {})
+    ids = ["trained", *map(str, range(networks))]
+    kind = _Retraining(run, ids, JobRoom(workers, 2, 1), None)
+    assert kind._room == JobRoom(trials, 2, 1)
+
+
 def begun(run: RunFolder, network_id: str) -> Iterator[tuple[str, str]]:
     """A tuning that was killed: one trial stopped, one finished and poor, one under way."""
     own = {"learning_rate": 2e-3, "dropout": 0.0, "warmup_share": 0.1}
@@ -93,13 +110,15 @@ def begun(run: RunFolder, network_id: str) -> Iterator[tuple[str, str]]:
         folders.report(key, 50, 9.0)
         if name:
             folders.end(key, name, 9.0)  # type: ignore[arg-type]
+        if name == "finished":
+            (folders.path_of(key) / TRIAL_WEIGHTS).touch()
         yield name, key
 
 
 def test_a_tuning_goes_on_with_what_was_not_tried_to_its_end(run: RunFolder) -> None:
     one, *_ = not_yet_trained(run)
-    keys = dict(begun(run, one))
-    untouched = (run.path / "retrained" / one / "tuning" / keys["finished"]).stat().st_mtime_ns
+    keys, tuning = dict(begun(run, one)), run.path / "retrained" / one / "tuning"
+    untouched = (tuning / keys["finished"] / "reports.jsonl").stat().st_mtime_ns
     events = list(retrain(run, one, ON_RAY, 3))
     (told,) = [e for e in events if getattr(e, "done", None) == 3 and e.stage == f"retrain-{one}"]
     result = run.read_json(f"retrained/{one}/result.json")
@@ -107,10 +126,13 @@ def test_a_tuning_goes_on_with_what_was_not_tried_to_its_end(run: RunFolder) -> 
     assert valid(RETRAINED, result) and not valid(RETRAINED, result | {"schema": 2})
     assert result["settings"]["dropout"] == 0.3 and set(result["settings"]) == set(TUNED)
     assert told.values["validation_loss"] == pytest.approx(result["valid_loss"])
-    kept = {file.name for file in (run.path / "retrained" / one / "tuning" / keys[""]).iterdir()}
-    assert kept == {"settings.json", "reports.jsonl", "trial.json"}
-    assert (
-        run.path / "retrained" / one / "tuning" / keys["finished"]
-    ).stat().st_mtime_ns == untouched
+    kept = {"settings.json", "reports.jsonl", "trial.json"}
+    assert {file.name for file in (tuning / keys["finished"]).iterdir()} == kept
+    assert {file.name for file in (tuning / keys[""]).iterdir()} == {*kept, TRIAL_WEIGHTS}
+    assert (tuning / keys["finished"] / "reports.jsonl").stat().st_mtime_ns == untouched
     again = list(retrain(run, one, ON_RAY, 3))
     assert f"retrain-{one}" in named(again, "StageSkipped")
+    before = results(run, one)
+    fewer = list(retrain(run, one, ON_RAY, 2))
+    assert f"retrain-{one}" in named(fewer, "StageFinished") and results(run, one) == before
+    assert f"retrain-{one}" not in named(fewer, "Progress")  # nothing is tried

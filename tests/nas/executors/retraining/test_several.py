@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from nas.executors.retraining.tuning_record import ask_for_trials, asked_trials
+from nas.executors.retraining.stage import change_trials
+from nas.executors.retraining.tuning_record import TrialFolders, ask_for_trials, asked_trials
 from nas.run.events import Note
 from nas.run.folder import RunFolder
+from nas.run.layout import begun_file
 from nas.search.front import read_front
 from nas.stages.retrain import retrain
 from search_spaces.errors import UsageError
 from tests.support.pipeline_cases import finished_once, named, work
+
+SETTINGS = {"learning_rate": 1e-3, "dropout": 0.1, "warmup_share": 0.05}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +59,37 @@ def test_tuning_needs_ray_and_can_be_taken_back(run: RunFolder) -> None:
     assert one in new_ones(run)
     list(retrain(run, one, trials=0))
     assert one not in new_ones(run) and run.read_json(f"retrained/{one}/result.json")["schema"] == 4
+
+
+@pytest.mark.parametrize(("data", "kept"), [("the same", 1), ("others", 0)])
+def test_another_number_of_trials_keeps_what_was_tried(
+    run: RunFolder, data: str, kept: int
+) -> None:
+    one = new_ones(run)[0]
+    with pytest.raises(UsageError, match="--tune 20"):  # which begins it
+        list(retrain(run, one, trials=20))
+    folders = TrialFolders(run, one)
+    folders.end(folders.begin(SETTINGS), "stopped", 0.5)
+    if data == "others":
+        run.begin(f"retrain-{one}", "of other data")
+    for trials in (12, 40):
+        with pytest.raises(UsageError, match=f"--tune {trials} "):
+            list(retrain(run, one, trials=trials))
+        assert len(folders.records()) == kept
+    list(retrain(run, one, trials=0))  # trained with the run's own settings
+    assert one not in new_ones(run) and len(folders.records()) == kept
+    with pytest.raises(UsageError, match="--tune 12 "):
+        list(retrain(run, one, trials=12))
+    assert one in new_ones(run) and len(folders.records()) == kept
+
+
+def test_a_number_of_trials_for_what_was_not_begun_begins_nothing(run: RunFolder) -> None:
+    one = new_ones(run)[0]
+    change_trials(run, one, 5)
+    assert asked_trials(run, one) == 5 and not run.has(begun_file(f"retrain-{one}"))
+    (run.path / "retrained" / one / "tuning.json").write_text("{")
+    change_trials(run, one, 7)
+    assert asked_trials(run, one) == 7
 
 
 def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> None:

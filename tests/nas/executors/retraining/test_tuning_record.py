@@ -60,6 +60,15 @@ def test_trials_are_read_back(run: RunFolder) -> None:
     assert found[second] == TrialRecord(second, TWO, {})
 
 
+def test_weights_are_there_or_damage(run: RunFolder) -> None:
+    folders = TrialFolders(run, ID)
+    key = folders.begin(ONE)
+    with pytest.raises(DamagedRunError, match=r"weights\.pt is missing"):
+        folders.weights_of(key)
+    (folders.path_of(key) / "weights.pt").touch()
+    assert folders.weights_of(key).parent == folders.path_of(key)
+
+
 def test_settings_have_one_key_whatever_their_order() -> None:
     assert key_of(ONE) == key_of(dict(reversed(ONE.items()))) != key_of(TWO)
 
