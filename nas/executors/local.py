@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from latency.device import DeviceFingerprint, describe_device
@@ -82,11 +83,17 @@ class LocalExecutor(Executor):
         yield from supernet_trainer(run).run()
 
     def distil(self, run: OpenedRun) -> Iterator[LocalReport]:
-        """See `Executor.distil`: all layers in one pass."""
-        from nas.run.layer_distillation import layers_left, teach  # imports torch
+        """See `Executor.distil`: all layers in one pass, or part after part as they were begun.
 
-        if layers := layers_left(run):
-            yield from teach(run, layers, run.spec.device)
+        Updates are then counted over all parts.
+        """
+        from nas.run.layer_distillation import parts_left, teach  # imports torch
+
+        parts = parts_left(run, 1)
+        for place, layers in enumerate(parts):
+            for report in teach(run, layers, run.spec.device):
+                done, whole = place * report.updates + report.update, len(parts) * report.updates
+                yield replace(report, update=done, updates=whole)
 
     def retrain(
         self, run: OpenedRun, ids: Sequence[str], share: float | None = None

@@ -1,7 +1,7 @@
 """Teaches the kinds of attention of several layers side by side on a Ray cluster.
 
-The layers are dealt out to as many jobs as there are workers. Each of them runs the checkpoint for
-itself, for layers need what comes out of those below.
+The layers are dealt out to as many jobs as there are workers, but for those that were begun
+together. Each job runs the checkpoint for itself, for layers need what comes out of those below.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from latency.turns import computing
 from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
 from nas.run.events import Note
-from nas.run.layer_distillation import layers_left, teach
+from nas.run.layer_distillation import parts_left, teach
 from nas.run.opened import OpenedRun, shared_run
 from search_spaces.errors import NasError
 from supernet.inheritance.local import LocalReport
@@ -35,7 +35,7 @@ def distil_side_by_side(
 
     Args:
         run: the run.
-        width: into how many jobs they are dealt out, at most.
+        width: see `parts_left`.
         room: for each job.
         board: where it is told what they do.
         nodes: those of the cluster.
@@ -46,11 +46,9 @@ def distil_side_by_side(
     Raises:
         NasError, OSError: the first that ended one of them; the others are finished before.
     """
-    layers = layers_left(run)
-    if not layers:
+    jobs = {f"{part[0]}-{part[-1]}": part for part in parts_left(run, width)}
+    if not jobs:
         return
-    parts = [part.tolist() for part in np.array_split(layers, min(width, len(layers)))]
-    jobs = {f"{part[0]}-{part[-1]}": part for part in parts}
     latest: dict[str, LocalReport] = {}
     told = 0
     for item in side_by_side(_Teaching(run, room, jobs), list(jobs), room.workers, board, nodes):

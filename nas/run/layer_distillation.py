@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from nas.run.layout import DISTIL_CHECKPOINTS, INHERITED_FILE
@@ -31,10 +32,7 @@ def teach(run: OpenedRun, layers: Sequence[int], device: str) -> Iterator[LocalR
         device: where to compute.
     """
     assert run.checkpoint is not None
-    budget, own = run.spec.budget.distil, ",".join(map(str, layers))
-    name = f"{layers[0]}-{layers[-1]}"
-    path, digest = run.folder.path / DISTIL_CHECKPOINTS / name, f"{run.spec.digest} {own}"
-    folder = CheckpointFolder(path, digest, run.folder.check)
+    budget, folder = run.spec.budget.distil, _checkpoints(run, layers)
     local = LocalDistillation(
         run.space,
         load(run.folder.path / INHERITED_FILE)["weights"],
@@ -51,6 +49,44 @@ def teach(run: OpenedRun, layers: Sequence[int], device: str) -> Iterator[LocalR
     weights = {name: one for name, one in local.weights().items() if name.startswith(starts)}
     state = {"layers": list(layers), "weights": weights, "errors": local.errors()}
     save(folder.path / TAUGHT, {**state, "digest": run.spec.digest})
+
+
+def _checkpoints(run: OpenedRun, layers: Sequence[int]) -> CheckpointFolder:
+    path = run.folder.path / DISTIL_CHECKPOINTS / f"{layers[0]}-{layers[-1]}"
+    digest = f"{run.spec.digest} {','.join(map(str, layers))}"
+    return CheckpointFolder(path, digest, run.folder.check)
+
+
+def parts_left(run: OpenedRun, width: int) -> list[list[int]]:
+    """The layers that have not learnt all yet, in parts, each of which `teach` teaches.
+
+    Layers that were begun together stay together, wherever that was, for they go on from one
+    checkpoint; the others are dealt out.
+
+    Args:
+        run: the run.
+        width: into how many parts, unless more were begun.
+    """
+    left = layers_left(run)
+    parts: list[list[int]] = []
+    for layers in _begun(run):
+        if {*layers} <= {*left}:
+            parts.append(layers)
+            left = [number for number in left if number not in layers]
+    if left:
+        new = min(max(1, width - len(parts)), len(left))
+        parts += [part.tolist() for part in np.array_split(left, new)]
+    return parts
+
+
+def _begun(run: OpenedRun) -> Iterator[list[int]]:
+    """Layers that have a checkpoint together; they may have learnt all since."""
+    for path in sorted((run.folder.path / DISTIL_CHECKPOINTS).glob("*")):
+        last = CheckpointFolder(path, "").last
+        if last.exists():
+            digest, _, layers = load(last)["digest"].rpartition(" ")
+            if digest == run.spec.digest:
+                yield [int(number) for number in layers.split(",")]
 
 
 def layers_left(run: OpenedRun) -> list[int]:

@@ -1,6 +1,7 @@
-"""Distilling layers side by side: how they are dealt out, and what is told of all jobs at once.
+"""Distilling layers side by side: what is told of all jobs at once.
 
-That the result is the same as in one process is a test of `tests.nas.stages.test_start`.
+How layers are dealt out is a test of `tests.nas.run.test_layer_distillation`, and that the result
+is the same as in one process one of `tests.nas.stages.test_start`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ NOBODY: Any = SimpleNamespace()
 
 
 def told(
-    monkeypatch: pytest.MonkeyPatch, layers: list[int], width: int, *items: Any
+    monkeypatch: pytest.MonkeyPatch, parts: list[list[int]], *items: Any
 ) -> tuple[dict[str, list[int]], list[LocalReport | Note]]:
     """The jobs and their layers, and what comes of what they put into the mailbox."""
     from nas.executors import ray_distil
@@ -31,18 +32,16 @@ def told(
         jobs.update({key: kind._jobs[key] for key in keys})
         yield from items
 
-    monkeypatch.setattr(ray_distil, "layers_left", lambda run: layers)
+    monkeypatch.setattr(ray_distil, "parts_left", lambda run, width: parts)
     monkeypatch.setattr(ray_distil, "side_by_side", side_by_side)
-    room = JobRoom(width, 1, 0)
-    return jobs, list(ray_distil.distil_side_by_side(NOBODY, width, room, NOBODY, NOBODY))
+    room = JobRoom(2, 1, 0)
+    return jobs, list(ray_distil.distil_side_by_side(NOBODY, 2, room, NOBODY, NOBODY))
 
 
-def test_layers_are_dealt_out_to_as_many_jobs_as_there_are_workers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert told(monkeypatch, [0, 1, 2, 4, 5], 2)[0] == {"0-2": [0, 1, 2], "4-5": [4, 5]}
-    assert told(monkeypatch, [3, 7], 9)[0] == {"3-3": [3], "7-7": [7]}
-    assert told(monkeypatch, [], 2) == ({}, [])
+def test_each_part_is_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = [[0, 1, 2], [4, 5]]
+    assert told(monkeypatch, parts)[0] == {"0-2": [0, 1, 2], "4-5": [4, 5]}
+    assert told(monkeypatch, []) == ({}, [])
 
 
 def test_an_update_is_told_when_all_have_done_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +56,7 @@ def test_an_update_is_told_when_all_have_done_it(monkeypatch: pytest.MonkeyPatch
         ("0-1", LocalReport(3, 3, 0.2)),
         ("2-2", LocalReport(3, 3, 0.5)),
     ]
-    _, found = told(monkeypatch, [0, 1, 2], 2, *items)
+    _, found = told(monkeypatch, [[0, 1], [2]], *items)
     assert found[0] == note
     reports = [one for one in found if isinstance(one, LocalReport)]
     assert [one.update for one in reports] == [1, 2, 3]

@@ -372,6 +372,18 @@ def test_layers_may_learn_in_parts_and_at_different_times(whole: RunFolder, tmp_
     assert [*errors.items()] == [*whole.read_json("distilled/errors.json").items()]
 
 
+def test_layers_that_were_begun_by_several_go_on_in_one_process(
+    whole: RunFolder, tmp_path: Path
+) -> None:
+    shutil.copytree(whole.path, tmp_path / "run")
+    run = OpenedRun(RunFolder.open(tmp_path / "run"))
+    for layers in ([0, 2], [1]):
+        assert any(report.update == 27 for report in teach(run, layers, "cpu"))
+    told = [(report.update, report.updates) for report in LocalExecutor().distil(run)]
+    assert told == [(update, 60) for update in (*range(26, 31), *range(56, 61))]
+    assert layers_left(run) == []
+
+
 def test_quality_may_be_the_distance_to_the_checkpoint(
     llama: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
