@@ -20,7 +20,7 @@ from nas.run.layout import EVENTS_FILE, LOCK_FILE
 from search_spaces.files import append_lines, read_lines
 
 STEPS = 5
-BUSY = 75
+BUSY, DONE = 75, "the job is done"
 
 
 def work(folder: Path, step_s: float) -> int:
@@ -40,6 +40,7 @@ def work(folder: Path, step_s: float) -> int:
             progress = {"event": "Progress", "stage": "count", "done": step, "total": STEPS}
             append_lines(folder / EVENTS_FILE, [json.dumps({"time": time.time(), **progress})])
         append_lines(journal, [json.dumps({"end": os.getpid(), "time": time.time()})])
+    print(DONE)
     return 0
 
 

@@ -133,7 +133,9 @@ class Settings(BaseModel):
         return found
 
     def check_evaluators(self) -> None:
-        """See that what evaluators stand for is there, where a service or a worker begins.
+        """See that what evaluators stand for is there, where a service begins.
+
+        A worker begins without, for the jobs that name none or others.
 
         Raises:
             UsageError: for an entry of another form, or one that is not there.

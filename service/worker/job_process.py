@@ -1,8 +1,8 @@
 """The process that does one job: ``python -m service.worker.job_process FOLDER KIND PICK ORDERS``.
 
-It tells what happens through the run's ``events.jsonl``, and why it failed in the last line on
-stderr. It ends at once when whoever started it is gone, so that a job whose worker was killed is
-not worked on twice.
+It tells what happens through the run's ``events.jsonl``, and in the last line on stderr that it has
+done the job, or why it failed: an evaluator may end it at any time, with any exit code. It ends at
+once when whoever started it is gone, so that a job whose worker was killed is not worked on twice.
 
 The run's lock keeps two processes from writing one folder at once. `FencedFolder` is for the
 process that holds it although its worker is gone, or frozen: each process leaves a mark of its
@@ -34,7 +34,7 @@ from search_spaces.errors import NasError, RunConflictError
 from service.jobs.states import Kind
 
 FAILED, BUSY = 1, 75
-ERROR = "error: "
+ERROR, DONE = "error: ", "the job is done"
 
 
 def work(folder: RunFolder, kind: Kind, pick: str, orders: Mapping[str, Any]) -> Iterator[Event]:
@@ -114,15 +114,24 @@ def main(arguments: list[str]) -> int:
         return _failed(error, BUSY)
     except NasError as error:
         return _failed(error, FAILED)
+    except SystemExit as stop:
+        return _failed(f"what the job ran ended it with sys.exit({stop.code!r})", FAILED)
     except Exception as error:
         (Path(path) / CRASH_FILE).write_text(traceback.format_exc(), encoding="utf-8")
         return _failed(f"this should not have happened: {type(error).__name__}: {error}", FAILED)
-    return 0
+    return _ended(DONE, 0)
 
 
 def _failed(error: object, code: int) -> int:
     text = error.marked if isinstance(error, NasError) else str(error)
-    sys.stderr.write(f"\n{ERROR}{' '.join(text.split())}\n")
+    return _ended(f"{ERROR}{' '.join(text.split())}", code)
+
+
+def _ended(line: str, code: int) -> int:
+    """Say how it ended, behind all that was printed before."""
+    with suppress(OSError):  # a full disk
+        sys.stdout.flush()
+    sys.stderr.write(f"\n{line}\n")
     sys.stderr.flush()
     return code
 

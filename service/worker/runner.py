@@ -15,9 +15,9 @@ from typing import Any, Protocol
 from nas.run.termination import TERMINATED
 from service.jobs.states import Job, Kind
 from service.settings import Settings, environment_of_process
-from service.worker.job_process import BUSY, ERROR
+from service.worker.job_process import BUSY, DONE, ERROR
 
-_LAST_BYTES = 8192
+_LAST_BYTES = 65536  # what an evaluator's programs print may stand behind the last word
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,7 @@ class ProcessRunner:
         settings.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         log = settings.logs / f"{job.id}.log"
         with log.open("ab") as stream:
+            begun = stream.tell()  # behind what earlier attempts wrote
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", settings.runner, str(folder), job.kind, job.pick),
@@ -78,7 +79,7 @@ class ProcessRunner:
                 env=environment_of_process() | {"NAS_CACHE_DIR": str(settings.cache)},
                 start_new_session=True,
             )
-        return _Process(process, log, (str(folder), str(settings.home)))
+        return _Process(process, log, begun, (str(folder), str(settings.home)))
 
 
 def _orders(job: Job, settings: Settings) -> dict[str, Any]:
@@ -94,10 +95,10 @@ def _orders(job: Job, settings: Settings) -> dict[str, Any]:
 
 class _Process:
     def __init__(
-        self, process: subprocess.Popen[bytes], log: Path, private: tuple[str, ...]
+        self, process: subprocess.Popen[bytes], log: Path, begun: int, private: tuple[str, ...]
     ) -> None:
         self._process = process
-        self._log = log
+        self._log, self._begun = log, begun
         self._private = private
 
     def wait(self, timeout_s: float) -> Outcome | None:
@@ -107,7 +108,7 @@ class _Process:
             return None
         self._close()
         self._end_children()
-        if code == 0:
+        if code == 0 and DONE in self._last_lines():
             return Outcome(ok=True)
         asked = code in (TERMINATED, -signal.SIGTERM)
         return Outcome(ok=False, busy=code == BUSY, asked=asked, error=self._error(code))
@@ -138,11 +139,16 @@ class _Process:
             name = signal.Signals(-code if code < 0 else signal.SIGTERM).name
             more = "; the machine may be out of memory" if -code == signal.SIGKILL else ""
             return f"the job's process was ended by {name}{more}; retry goes on where it stopped"
-        with self._log.open("rb") as stream:
-            stream.seek(max(0, self._log.stat().st_size - _LAST_BYTES))
-            lines = stream.read().decode(errors="replace").splitlines()
+        lines = self._last_lines()
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
-        text = errors[-1] if errors else f"the job's process ended with exit code {code}"
+        end = f"the job's process ended with exit code {code} before the job was done"
+        text = errors[-1] if errors else end
         for path in self._private:  # where things are on the server is nobody's business
             text = text.replace(path, "RUN" if path == self._private[0] else "HOME")
         return text
+
+    def _last_lines(self) -> list[str]:
+        """The last lines that this process wrote."""
+        with self._log.open("rb") as stream:
+            stream.seek(max(self._begun, self._log.stat().st_size - _LAST_BYTES))
+            return stream.read().decode(errors="replace").splitlines()

@@ -16,6 +16,7 @@ from experiments.instant_job import BUSY, STEPS, work
 from experiments.service_load import all_jobs, ask_for, check_job, requests_for, rows_of
 from service.auth import Role
 from service.jobs.listing import Filter
+from service.worker import job_process
 from tests.support.service_cases import Server
 
 
@@ -31,8 +32,15 @@ def test_a_counting_job_that_is_held_is_busy(tmp_path: Path) -> None:
 
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert work(tmp_path, 0.0) == BUSY
+        assert work(tmp_path, 0.0) == BUSY == job_process.BUSY
     assert work(tmp_path, 0.0) == 0
+
+
+def test_a_counting_job_says_that_it_is_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work(tmp_path, 0.0)
+    assert capsys.readouterr().out.splitlines()[-1] == job_process.DONE
 
 
 class Told:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nas.run.events import Progress, StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from service.worker.job_process import end_with_parent
+from service.worker.job_process import DONE, end_with_parent
 from tests.support.service_cases import do_job
 
 STEPS = 10
@@ -31,6 +31,7 @@ def main(arguments: list[str]) -> None:
         folder.log(StageFinished("supernet", STEPS * step_s))
         if not (folder.path / "pareto.json").exists() or kind != "search":
             do_job(folder, kind, pick)
+    print(DONE)
 
 
 if __name__ == "__main__":

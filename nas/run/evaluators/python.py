@@ -37,7 +37,7 @@ def load_evaluator(name: str) -> Evaluator:
             f"the evaluator {name!r} cannot be imported: {error}; give the command where its "
             "module lies, or name its folder in PYTHONPATH"
         ) from error
-    except Exception as error:  # whatever else a module does when it is read
+    except (Exception, SystemExit) as error:  # whatever else a module does when it is read
         raise UsageError(
             f"the evaluator {name!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
@@ -48,7 +48,7 @@ def load_evaluator(name: str) -> Evaluator:
     if isinstance(found, type) or (callable(found) and not hasattr(found, "evaluate")):
         try:
             found = found()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise UsageError(
                 f"the evaluator {name!r} cannot be made: {type(error).__name__}: {error}"
             ) from error

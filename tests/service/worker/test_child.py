@@ -23,7 +23,7 @@ from service.api.files import find_artifact, list_artifacts
 from service.jobs.states import Kind
 from service.settings import Settings, read_settings
 from service.worker import job_process
-from service.worker.runner import _orders, _Process
+from service.worker.runner import Outcome, ProcessRunner, _orders, _Process
 from tests.support.pipeline_cases import finished_once, logged, tiny
 
 LOCAL = {"executor": "local", "ray_address": None}
@@ -36,14 +36,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 def begun(script: str, folder: Path) -> tuple[subprocess.Popen[bytes], _Process]:
     """A process that runs some Python there, and the same as a worker holds it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=subprocess.PIPE,
-        cwd=folder,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    return process, _Process(process, folder / "log", ())
+    with (folder / "log").open("ab") as stream:
+        size = stream.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=stream,
+            cwd=folder,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+    return process, _Process(process, folder / "log", size, ())
 
 
 @pytest.mark.parametrize("how", ["ended", "stopped", "left alone"])
@@ -96,6 +100,44 @@ def test_a_job_that_is_asked_to_end_closes_what_it_has_opened(tmp_path: Path) ->
     found = child.wait(60.0)
     assert found is not None and found.asked and not found.ok
     assert "SIGTERM" in str(found.error) and (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize(
+    ("does", "error"),
+    [
+        ("print('a result', end='')", None),
+        ("os._exit(0)", "the job's process ended with exit code 0 before the job was done"),
+        ("os._exit(3)", "the job's process ended with exit code 3 before the job was done"),
+        ("sys.exit()", "what the job ran ended it with sys.exit(None)"),
+        ("sys.exit('no rig')", "what the job ran ended it with sys.exit('no rig')"),
+    ],
+)
+def test_a_job_is_done_when_its_process_says_so(
+    does: str, error: str | None, tmp_path: Path
+) -> None:
+    """And neither when an evaluator ends it, nor when an earlier attempt said so."""
+    (tmp_path / "log").write_text("error: the data are gone\nthe job is done\n")
+    script = (
+        "import os, sys\n"
+        "from service.worker import job_process\n"
+        "def work(*_):\n"
+        f"    {does}\n"
+        "    yield\n"
+        "job_process.work = work\n"
+        "job_process.FencedFolder.of = lambda *a: None\n"
+        "sys.exit(job_process.main(['run', 'search', '', '{\"job\": \"a\", \"attempt\": 1}']))\n"
+    )
+    _, child = begun(script, tmp_path)
+    assert child.wait(60.0) == Outcome(ok=error is None, error=error)
+
+
+def test_the_reason_of_an_earlier_attempt_is_not_told_again(tmp_path: Path) -> None:
+    settings = Settings(home=tmp_path, runner="no_such_module")
+    settings.logs.mkdir()
+    (settings.logs / "a.log").write_text("error: the data are gone\n")
+    job: Any = SimpleNamespace(id="a", kind=Kind.retrain, pick="best", attempt=2, request={})
+    ended = ProcessRunner(settings).start(job, tmp_path).wait(60.0)
+    assert ended is not None and "ended with exit code 1 before" in str(ended.error)
 
 
 def alive(process: int) -> bool:

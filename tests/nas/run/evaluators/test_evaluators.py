@@ -57,6 +57,13 @@ class Doubler:
 READY = Doubler()
 
 
+class Leaves:
+    """No evaluator: whoever makes one is ended, as by `argparse`."""
+
+    def __init__(self) -> None:
+        sys.exit(2)
+
+
 class Said:
     """An evaluator that says what it was told to."""
 
@@ -295,9 +302,15 @@ def test_objects_are_imported(name: str) -> None:
         ("tests.no_such:Name", UnknownNameError, "cannot be imported"),
         ("tests.nas.run.evaluators.test_evaluators:Absent", UnknownNameError, "has no 'Absent'"),
         ("tests.nas.run.evaluators.test_evaluators:NETWORKS", UsageError, "no method"),
+        ("tests.nas.run.evaluators.test_evaluators:Leaves", UsageError, "made: SystemExit: 2"),
+        ("leaves_at_once:Rig", UsageError, "cannot be imported: SystemExit: 0"),
     ],
 )
-def test_what_is_no_evaluator_is_named(name: str, kind: type[Exception], words: str) -> None:
+def test_what_is_no_evaluator_is_named(
+    name: str, kind: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "leaves_at_once.py").write_text("import sys\nclass Rig: ...\nsys.exit(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(kind, match=words):
         load_evaluator(name)
 
