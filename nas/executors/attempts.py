@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import FrameType
 
 from nas.executors.base import Failure, FailureKind, Outcome, judged
@@ -15,6 +16,8 @@ from search_spaces.turns import TURNS
 
 # How torch's allocator of the CPU, which has no error of its own, begins to complain.
 _NO_MEMORY = ("DefaultCPUAllocator", "not enough memory")
+# What every timer takes, in seconds: 31 years.
+_LONGEST_S = 1e9
 
 
 class EvaluationTimeoutError(TimeoutError):
@@ -32,9 +35,14 @@ def attempt(
         tries: how many this one makes.
     """
     try:
-        return judged(quality(network))
+        return tried(judged(quality(network)), tries)
     except Exception as error:  # of whatever sort: it is the network's, and is told
         return Failure(_kind(error), sentence(error), tries)
+
+
+def tried(outcome: Outcome, tries: int) -> Outcome:
+    """An outcome that came with so many tries; a failure tells them."""
+    return replace(outcome, tries=tries) if isinstance(outcome, Failure) else outcome
 
 
 def final(outcome: Outcome) -> bool:
@@ -87,7 +95,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise EvaluationTimeoutError(f"it took longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, min(seconds, _LONGEST_S))
     try:
         yield
     finally:

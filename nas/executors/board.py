@@ -19,7 +19,7 @@ from typing import Any
 from nas.run.layout import WORKERS_STATE_FILE, worker_log
 from search_spaces.files import write_atomically
 
-# Between two writings; what happens in between is seen with the next one.
+# Between two writings, at least.
 WRITE_EVERY_S = 0.5
 
 
@@ -58,6 +58,7 @@ class Board:
         self._run = run
         self._states: dict[str, WorkerState] = {}
         self._written = 0.0
+        self._changed = False
 
     def state(self, name: str) -> WorkerState:
         """A worker's state."""
@@ -66,7 +67,12 @@ class Board:
     def change(self, name: str, **values: Any) -> None:
         """Note what a worker does from now on; see `WorkerState` for the values."""
         self._states[name] = replace(self.state(name), since=time.time(), **values)
-        if time.monotonic() - self._written >= WRITE_EVERY_S:
+        self._changed = True
+        self.tick()
+
+    def tick(self) -> None:
+        """Write what has changed as soon as it may be written; whoever waits calls it often."""
+        if self._changed and time.monotonic() - self._written >= WRITE_EVERY_S:
             self.write()
 
     def log(self, name: str, lines: Iterable[str]) -> None:
@@ -79,7 +85,7 @@ class Board:
 
     def write(self) -> None:
         """Write the states now."""
-        self._written = time.monotonic()
+        self._written, self._changed = time.monotonic(), False
         states = [asdict(state) for state in self._states.values()]
         content = {"time": round(time.time(), 3), "workers": states}
         write_atomically(self._run / WORKERS_STATE_FILE, json.dumps(content, indent=2) + "\n")
@@ -93,6 +99,7 @@ class Board:
     def clear(self) -> None:
         """Nobody works any more: the logs stay."""
         self._states.clear()
+        self._changed = False
         with suppress(OSError):  # that of a folder which may only be read is out of date anyway
             (self._run / WORKERS_STATE_FILE).unlink(missing_ok=True)
 

@@ -19,6 +19,7 @@ from nas.executors.attempts import sentence
 from nas.executors.base import TRIES, latency_resource
 from nas.executors.board import Board
 from nas.executors.ray_cluster import RayCluster
+from nas.executors.ray_nodes import LOOK_EVERY_S
 from nas.executors.ray_worker import DeviceWorker, Place, WorkOrder
 from search_spaces.errors import ExecutorError, NasError
 from search_spaces.wording import mark
@@ -65,7 +66,10 @@ class Device:
                 self._actor = self._actor or self._new(device)
                 self._board.change(NAME, doing="timing")
                 with waiting():
-                    return ray.get(getattr(self._actor, method).remote(*arguments))
+                    told = getattr(self._actor, method).remote(*arguments)
+                    while not ray.wait([told], timeout=LOOK_EVERY_S)[0]:
+                        self._board.tick()
+                    return ray.get(told)
             except RayTaskError as error:
                 raise _own(error) from error
             except GetTimeoutError as error:
@@ -82,7 +86,8 @@ class Device:
                         "cluster and resume"
                     ) from error
             finally:
-                self._board.change(NAME, doing="idle")
+                if self._actor is not None:
+                    self._board.change(NAME, doing="idle")
         raise AssertionError
 
     def release(self) -> None:

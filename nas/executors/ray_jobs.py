@@ -158,6 +158,7 @@ class Jobs:
         for one in done:
             self._board.remove(self._kind.name(self._working.pop(one)))
             self._see(one)
+        self._board.tick()
         if self._working:
             stage = self._kind.stage(next(iter(self._working.values())))
             for sentence in self._nodes.told(self._waits):

@@ -195,6 +195,7 @@ class Pool:
         starting = [slot.there for slot in self._slots if slot.job is None and slot.call]
         waits = len(starting) == len(self._slots) and not ray.wait(starting, timeout=0)[0]
         self._said += self._nodes.told(waits)
+        self._board.tick()
 
     def _again(self, job: _Job, outcome: Outcome) -> bool:
         return not self._final(outcome) and job.tries < TRIES

@@ -22,7 +22,7 @@ from latency.timings import TimingHeader
 from latency.turns import computing
 from latency.workload import Mode
 from nas.executors.asking import told
-from nas.executors.attempts import attempt, sentence, time_limit
+from nas.executors.attempts import attempt, sentence, time_limit, tried
 from nas.executors.base import Failure, Outcome
 from nas.objectives import base_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
@@ -160,7 +160,7 @@ class AskingWorker:
         return _place(time.perf_counter() - started)
 
     def evaluate(self, question: Mapping[str, Any], tries: int) -> Answer:
-        """Ask for a network, see `Question`."""
+        """Ask for a network, see `Question`, for the `tries`-th time."""
         started = time.perf_counter()
         one = Question("", **question)
         try:
@@ -168,7 +168,7 @@ class AskingWorker:
                 (outcome,) = told(self._evaluator, [one], self._wanted)
         except TimeoutError as error:
             outcome = Failure("timeout", sentence(error), tries)
-        return Answer(outcome, time.perf_counter() - started, self._lines.take())
+        return Answer(tried(outcome, tries), time.perf_counter() - started, self._lines.take())
 
 
 class DeviceWorker:

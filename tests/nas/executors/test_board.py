@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from nas.executors import board
 from nas.executors.board import Board, read_workers
 from nas.run.folder import RunFolder
 from nas.run.layout import WORKERS_STATE_FILE
+from tests.support.node_cases import Cluster
 from tests.support.run_fixture import empty_run
 
 
@@ -53,6 +56,48 @@ def test_it_is_not_written_at_every_change(run: RunFolder, monkeypatch: pytest.M
     assert read_workers(run.path) == []
     made.write()
     assert [one.doing for one in read_workers(run.path)] == ["idle"]
+
+
+def changed_twice(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> Board:
+    """A board whose second change came too soon to be written, some time later."""
+    made = Board(run.path)
+    made.change("worker-0", doing="idle")
+    monkeypatch.setattr(board, "WRITE_EVERY_S", 1e9)
+    made.change("worker-0", doing="evaluating", network="abc")
+    assert [one.doing for one in read_workers(run.path)] == ["idle"]
+    made.tick()
+    assert [one.doing for one in read_workers(run.path)] == ["idle"]
+    monkeypatch.setattr(board, "WRITE_EVERY_S", 0.0)
+    return made
+
+
+def test_what_came_too_soon_is_written_when_it_may(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = changed_twice(run, monkeypatch)
+    made.tick()
+    assert [one.doing for one in read_workers(run.path)] == ["evaluating"]
+    (run.path / WORKERS_STATE_FILE).unlink()
+    made.tick()  # nothing has changed since
+    assert read_workers(run.path) == []
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("who", ["pool", "jobs"])
+def test_it_is_written_while_workers_are_waited_for(
+    who: str, run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nas.executors import ray_jobs
+    from nas.executors.ray_pool import Pool
+
+    monkeypatch.setattr(ray_jobs.ray, "wait", lambda calls, **_: ([], calls))
+    made, nodes = changed_twice(run, monkeypatch), Cluster(one=1).watch()
+    nobody: Any = None
+    if who == "pool":
+        list(Pool(nobody, made, 9.0, nodes, nobody)._answers(deque()))
+    else:
+        ray_jobs.Jobs(nobody, [], 1, made, nodes, nobody).ended(0.0)
+    assert [one.doing for one in read_workers(run.path)] == ["evaluating"]
 
 
 def test_logs_grow_and_stay(made: Board, run: RunFolder) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+import signal
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 
+from nas.executors.attempts import attempt, time_limit
 from nas.executors.base import Executor, ExecutorSettings, Failure, Outcome
 from nas.executors.local import LocalExecutor
 from nas.executors.opening import open_executor
@@ -160,6 +163,22 @@ class TestRay(ExecutorContract):
         monkeypatch.setattr(Run, "data_digest", "of other data")
         with executor, pytest.raises(ExecutorError, match="put the same files at the same path"):
             list(executor.evaluate(run, networks))
+
+
+def test_a_value_that_is_none_at_the_second_try_was_tried_twice(
+    networks: list[Architecture],
+) -> None:
+    found = iter([{"quality": math.nan}, {"quality": 1.0}])
+    outcome = attempt(lambda network: next(found), networks[0], 2)
+    assert outcome == Failure("not finite", "its quality is nan", 2)
+    assert attempt(lambda network: next(found), networks[0], 2) == {"quality": 1.0}
+
+
+@pytest.mark.parametrize("seconds", [1e10, 1e308, math.inf])
+def test_no_number_of_seconds_is_too_large_for_a_limit(seconds: float) -> None:
+    with time_limit(seconds):
+        assert signal.getitimer(signal.ITIMER_REAL)[0] > 1e8
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
 
 
 # -- settings -----------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,6 +247,23 @@ def test_evaluators_that_never_work_end_in_a_sentence(
 ) -> None:
     with pytest.raises(kind, match=words):
         list(side_by_side(begun(here / "run", name)))
+
+
+def test_what_an_evaluator_says_at_the_second_try_was_tried_twice(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nas.executors import ray_worker
+    from nas.executors.base import Failure
+
+    monkeypatch.setattr(ray_worker, "_Lines", lambda: SimpleNamespace(take=list))
+    worker = ray_worker.AskingWorker(str(here), 9.0)
+    for said, outcome in (
+        ({"failure": "no"}, Failure("error", "no", 2)),
+        ({"quality": 1.0}, {"quality": 1.0}),
+    ):
+        worker._evaluator = SimpleNamespace(evaluate=lambda networks, said=said: [said])
+        worker._wanted = ()
+        assert worker.evaluate({"network": {"width": 16}, "costs": {}}, 2).outcome == outcome
 
 
 def test_a_machine_with_another_evaluator_or_without_the_folder(
