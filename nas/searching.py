@@ -75,7 +75,7 @@ def search(
     from nas.stages.pipeline import run_search  # imports torch
 
     genes = space if isinstance(space, GeneSpace) else load_genes(space)
-    if out is None:
+    if out is None and isinstance(space, GeneSpace):
         given_genes(dump_genes(genes), "space")  # refuses a name that no folder can begin with
     if isinstance(evaluator, str):
         name, known = EvaluatorName.read(evaluator).here(), None

@@ -78,7 +78,8 @@ class Settings(BaseModel):
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
         webhook_private: whether webhooks may be addresses of this machine and of private networks.
-        runner: module that does a job in a process of its own, run as ``python -m``.
+        runner: module that does a job in a process of its own, run as ``python -m``; it has done
+            it when it prints `service.worker.job_process.DONE` as a line and ends with 0.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

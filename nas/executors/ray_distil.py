@@ -41,7 +41,8 @@ def distil_side_by_side(
         nodes: those of the cluster.
 
     Yields:
-        Notes, and a report of each update that all jobs have done, with the mean of their errors.
+        Notes, and a report of each update, in the mean over all jobs, with the mean of the errors
+        of those that have begun.
 
     Raises:
         NasError, OSError: the first that ended one of them; the others are finished before.
@@ -57,7 +58,7 @@ def distil_side_by_side(
             continue
         key, report = item
         latest[key] = report
-        done = min(one.update for one in latest.values()) if len(latest) == len(jobs) else 0
+        done = sum(one.update for one in latest.values()) // len(jobs)
         if done > told:
             told = done
             errors = [one.error for one in latest.values()]

@@ -35,6 +35,7 @@ __all__ = [
     "Quality",
     "QualityMetric",
     "base_workload",
+    "check_bound_names",
     "check_cost_names",
     "counted",
     "exact",
@@ -102,13 +103,25 @@ def check_cost_names(names: Collection[str]) -> None:
                 f"an evaluator's cost cannot be called {name!r}: give it a name of letters, digits "
                 f"and _ that is none of {', '.join(RESERVED)}"
             )
-        bound = OBJECTIVES[name].upper_name
-        for what, taken in (("uncertainty", uncertainty_name(name)), ("upper bound", bound)):
-            if taken and taken in names:
-                raise UsageError(
-                    f"an evaluator's cost cannot be called {taken!r} beside {name!r}, whose {what} "
-                    "is called that: give it another name"
-                )
+        _refuse_beside(names, name, uncertainty_name(name), "uncertainty")
+
+
+def check_bound_names(names: Collection[str]) -> None:
+    """Refuse names of costs that mean the upper bound of another one; runs of 0.2 may have them.
+
+    Raises:
+        UsageError: for such a name.
+    """
+    for name in names:
+        _refuse_beside(names, name, OBJECTIVES[name].upper_name, "upper bound")
+
+
+def _refuse_beside(names: Collection[str], name: str, taken: str, what: str) -> None:
+    if taken and taken in names:
+        raise UsageError(
+            f"an evaluator's cost cannot be called {taken!r} beside {name!r}, whose {what} is "
+            "called that: give it another name"
+        )
 
 
 def uncertainty_name(name: str) -> str:

@@ -410,15 +410,12 @@ def _searched(timed: Workload, sought: Workload | None) -> Workload:
     """The workload of a search that a timing is for.
 
     A timing behind a context says nothing of the source, by which FLOPs are counted and texts are
-    cut into segments: that stays as it is sought.
-
-    Raises:
-        UsageError: where such a timing is all that tells a length.
+    cut into segments: that stays as it is sought, unless nothing else tells a length.
     """
     if timed.mode not in BEHIND_CONTEXT:
         return timed
     told = {"batch": timed.batch, "dtype": timed.dtype, "context": timed.source_length}
-    source = {} if sought is None else sought.to_json()
+    source = {"source": timed.source_length} if sought is None else sought.to_json()
     return Workload.from_mapping({**source, **told, "runtime": timed.runtime})
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from latency.workload import Workload
-from nas.objectives import OBJECTIVES, base_workload
+from nas.objectives import OBJECTIVES, base_workload, check_bound_names
 from nas.request import picks
 from nas.request.presets import budget_for, check_trainings, trained_here
 from nas.request.protected_choices import NONE, checked_protected
@@ -279,6 +279,8 @@ def _check_external(request: SearchRequest) -> None:
     fields = {n: getattr(request, n) != SearchRequest.model_fields[n].default for n in OWN_NETWORKS}
     wrong = [(name, mark(name)) for name, given in fields.items() if given]
     wrong += [("settings", f"the setting {n}") for n in request.overrides if trained_here(n)]
+    with blaming("objectives"):
+        check_bound_names(request.costs)
     for name, what in wrong:
         with blaming(name):
             raise UsageError(

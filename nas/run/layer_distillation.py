@@ -65,7 +65,7 @@ def parts_left(run: OpenedRun, width: int) -> list[list[int]]:
 
     Args:
         run: the run.
-        width: into how many parts, unless more were begun.
+        width: into how many parts; where as many were begun, the other layers are one part more.
     """
     left = layers_left(run)
     parts: list[list[int]] = []

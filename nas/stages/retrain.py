@@ -38,7 +38,7 @@ def retrain(
         trials: settings to try for each; 0 for the run's own, None for what was asked for before.
 
     Raises:
-        UsageError: when the run has no front yet, or no such network.
+        UsageError: when the run has no front yet, no such network, or no device for trials.
         DamagedRunError: when the front was changed since the search wrote it.
     """
     from nas.stages.report import report
@@ -49,6 +49,7 @@ def retrain(
         front = read_front(folder)
         ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
         if trials is not None:
+            executor.check(folder.spec)  # results go with what is asked for anew
             for network_id in ids:
                 change_trials(folder, network_id, trials)
         try:

@@ -341,7 +341,8 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     rows = () if around else _fields(space)  # a space around a checkpoint has no form
     lost = [name for name in request.get("restrict", {}) if name not in rows]
     note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
-    return Chosen(space, {**form, **form_of(request, space)}, toml, note, baseline)
+    asked = {**request, "restrict": {}} if around else request
+    return Chosen(space, {**form, **form_of(asked, space)}, toml, note, baseline)
 
 
 def _begun_with(dataset: str, token: Token, context: Context) -> str:

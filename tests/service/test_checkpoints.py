@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -138,8 +139,11 @@ def test_beginning_again_says_which_choices_the_form_cannot_show(
     job = alice.post("/jobs", json={**ASKED, "restrict": kept})
     assert job.status_code == 201, job.text
     with browser(server, server.token()) as client:
-        page = client.get("/new", params={"again": job.json()["id"]}).text
+        asked = {"again": job.json()["id"], "space": "python-source"}
+        page = client.get("/new", params=asked).text
     assert "The choices of decoder.self_attention are not taken over." in page
+    ticks = re.findall(r'name="gene:decoder\.self_attention" value="[^"]+" (\w*)', page)
+    assert len(ticks) > 2 and {*ticks} == {"checked"}
     alice.post(f"/jobs/{job.json()['id']}/cancel")
 
 

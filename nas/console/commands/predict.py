@@ -155,14 +155,14 @@ def _inputs(
             yield from (_Input(line, f"{STDIN}:{n}") for n, line in enumerate(lines, start=1))
             return
         yield from (_value(one, STDIN) for one in read_lines_as(lines, wanted))
+    if columns and not any(map(has_columns, files)):
+        raise UsageError(
+            f"--column is for data with columns, which {files[0]} has not by its ending; leave it "
+            "out, or rename the file (.jsonl, .ndjson, .csv, .tsv, .parquet, .arrow)"
+        )
     for file in files:
         if file.is_dir() and not has_columns(file):
             raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
-        if columns and not has_columns(file):
-            raise UsageError(
-                f"--column is for data with columns, which {file} has not by its ending; leave it "
-                "out, or rename the file (.jsonl, .ndjson, .csv, .tsv, .parquet, .arrow)"
-            )
         if reading.pictures and not has_columns(file):
             yield _Input(str(file))
             continue

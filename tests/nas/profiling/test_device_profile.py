@@ -201,8 +201,8 @@ def test_several_contexts_are_named_as_they_can_be_asked_for() -> None:
         asked = Workload.parse(option, TEXTS.workload)
         assert (asked.context, asked.source_length) == (context, 512)
         assert held.choose(asked, TEXTS) == asked
-    with pytest.raises(UsageError, match="a workload needs the source length"):
-        made_profile(DECODE).choose(None, replace(TEXTS, workload={}))
+    alone = made_profile(DECODE).choose(None, replace(TEXTS, workload={}))
+    assert (alone.source_length, alone.context) == (64, 64)  # nothing else tells a length
 
 
 def test_behind_a_source_of_the_longest_text_is_one_token() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nas.console.commands.search import Here
+from nas.objectives import check_bound_names, check_cost_names
 from nas.request.presets import PRESETS, Budget, budget_for, build_budget
 from nas.request.resolve import resolve
 from nas.request.spec import LATER_SETTINGS, SearchRequest, SearchSpec, Start, build_spec
@@ -322,3 +323,10 @@ def test_a_request_of_an_older_version_is_the_same_request() -> None:
     text = (ROOT / "tests/fixtures/spec_0_2.json").read_text("utf-8")
     known = "c28dea1347463d2736f43fa6e316ee7682f705da0a1c8b0e1b2f7757a7f3963a"
     assert build_spec(**json.loads(text)).digest == known
+
+
+def test_a_cost_that_is_called_as_a_bound_is_refused_of_new_searches_alone() -> None:
+    names = ["latency_ms", "latency_upper_ms"]
+    check_cost_names(names)  # with which specs of runs are read
+    with pytest.raises(UsageError, match="whose upper bound"):
+        check_bound_names(names)

@@ -92,6 +92,19 @@ def test_a_number_of_trials_for_what_was_not_begun_begins_nothing(run: RunFolder
     assert asked_trials(run, one) == 7
 
 
+def test_results_stay_where_trials_have_no_device(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise UsageError("the cluster is not there")
+
+    (result,) = run.path.glob("retrained/*/result.json")
+    monkeypatch.setattr("nas.executors.local.LocalExecutor.check", refuse)
+    with pytest.raises(UsageError, match="is not there"):
+        list(retrain(run, result.parent.name, trials=3))
+    assert result.exists()
+
+
 def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> None:
     one = new_ones(run)[0]
     ask_for_trials(run, one, 5)
