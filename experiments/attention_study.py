@@ -19,9 +19,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from experiments.harness import Options, Study, add_workers, table_of
+from experiments.harness import Options, Study, add_workers, processes, table_of
 from experiments.search_efficiency import SIZES
 from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained
@@ -205,7 +203,7 @@ def trained_table(
 ) -> list[dict[str, Any]]:
     """The winners of each space, trained from scratch; one that wins twice is trained once."""
     table = []
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         won = [
             (name, which, row, asked.space.decode(row)[0])
             for name, rows in by_space.items()

@@ -25,9 +25,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,16 @@ import torch
 from rich.table import Table
 
 from experiments.decoder_measures import LENGTHS, attended_share, time_per_token
-from experiments.harness import Options, Study, add_workers, done_jobs, journaled, note, table_of
+from experiments.harness import (
+    Options,
+    Study,
+    add_workers,
+    done_jobs,
+    journaled,
+    note,
+    processes,
+    table_of,
+)
 from search_spaces.architecture import (
     Architecture,
     AttentionKind,
@@ -254,7 +261,7 @@ def add_scores(
     """Add to each result what is asked for and not known of it yet, and keep it."""
     asked: dict[str, Callable[[Job], float | None]] = {"attended": attended}
     asked |= {"test_bleu": score_test} if test else {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         for name, score in asked.items():
             pairs = zip(jobs, results, strict=True)
             unseen = [(job, result) for job, result in pairs if name not in result]

@@ -11,10 +11,11 @@ import argparse
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -147,6 +148,25 @@ Work = TypeVar("Work")
 Done = TypeVar("Done")
 
 
+def processes(workers: int) -> ProcessPoolExecutor:
+    """Fresh processes, which end when the study does, were it killed."""
+    return ProcessPoolExecutor(
+        workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+    )
+
+
+def _end_with_parent() -> None:
+    """End when the process that began this one does, for nobody waits for an answer then."""
+    parent = parent_process()
+    assert parent is not None, "processes are begun by a study"
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="watch-parent", daemon=True).start()
+
+
 def _in_processes(
     work: Callable[[Work], Done], jobs: Sequence[Work], workers: int
 ) -> Iterator[tuple[Work, Done]]:
@@ -155,7 +175,7 @@ def _in_processes(
     Where one fails, what has not begun is left out; what was begun ends and is handed over before
     the failure is.
     """
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         waiting = {pool.submit(work, job): job for job in jobs}
         try:
             for future in as_completed(waiting):

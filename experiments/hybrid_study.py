@@ -32,9 +32,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +48,7 @@ from experiments.attention_study import (
     searched,
     train,
 )
-from experiments.harness import Options, Study, add_numbers, note, positive, table_of
+from experiments.harness import Options, Study, add_numbers, note, positive, processes, table_of
 from experiments.searchers import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
@@ -406,7 +404,7 @@ def scratch_scores(
         for seed in range(1, (seeds if network.id in many else 1) + 1)
     ]
     scores: dict[str, list[dict[str, float]]] = {}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         for job, result in zip(jobs, pool.map(train, jobs), strict=True):
             scores.setdefault(job.network.id, []).append(result)
             note(f"{' '.join(kinds_of(job.network))}, seed {job.seed}: {result}")

@@ -69,6 +69,7 @@ def measure(options: Options) -> dict[str, Any]:
 def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str, Any]:
     """A search, its winner's scores, and those of the plain network."""
     run = RunFolder.open(_searched(folder, hours, work / f"{folder.name}-{hours:g}h"))
+    _check_data(run, folder)
     state = read_state(run, thorough=False)
     results = {str(one["id"]): one for one in state.retrained}
     winner = Architecture.from_json(results[str(state.picked)]["architecture"])
@@ -129,6 +130,14 @@ def _searched(folder: Path, hours: float, run: Path) -> Path:
             raise NasError(f"the search of {folder} ended with exit code {done.returncode}")
         write_atomically(took, json.dumps(time.perf_counter() - begun))
     return run
+
+
+def _check_data(run: RunFolder, folder: Path) -> None:
+    """A run of another folder of that name is no answer for this one."""
+    if run.spec.data is None or Path(run.spec.data).resolve() != folder.resolve():
+        raise UsageError(
+            f"{run.path} searched {run.spec.data}, not {folder}: give another folder with --work"
+        )
 
 
 def _longer(settings: TrainingSettings, manifest: Manifest) -> TrainingSettings:

@@ -16,16 +16,14 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Table
 
-from experiments.harness import Options, Study, add_numbers, positive, table_of
+from experiments.harness import Options, Study, add_numbers, positive, processes, table_of
 from experiments.trainings import trained, untrained
 from nas.request.fields import pairs
 from nas.request.presets import budget_for
@@ -194,7 +192,7 @@ def done_once(
 ) -> list[dict[str, Any]]:
     """What comes of each job; jobs of one folder, as of a winner that is its own twin, are one."""
     once = {job.folder: job for job in jobs}
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes(workers) as pool:
         found = dict(zip(once, pool.map(work, once.values()), strict=True))
     return [found[job.folder] for job in jobs]
 

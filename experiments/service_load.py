@@ -26,17 +26,16 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from experiments.harness import Options, Study, positive, table_of
+from experiments.harness import Options, Study, positive, processes, table_of
 from experiments.instant_job import STEPS
 from experiments.service_process import REQUEST, Api, Service, end
 from search_spaces.files import read_lines
@@ -69,7 +68,7 @@ def reads(home: Path, options: Options) -> dict[str, Any]:
         ids = fill(service, jobs)
         filled_s = time.perf_counter() - began
         # One process asks: the service is to have the other cores.
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        with processes(1) as pool:
             wanted = (options.clients, options.seconds, options.think)
             timed = pool.submit(ask_for, service.port, service.token, ids, *wanted).result()
     finally:

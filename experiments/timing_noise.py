@@ -32,10 +32,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +41,7 @@ import numpy as np
 from rich.table import Table
 
 from experiments import limits_hold
-from experiments.harness import Options, Study, note, table_of
+from experiments.harness import Options, Study, note, processes, table_of
 from experiments.limits_hold import (
     PERCENTILES,
     SHARED,
@@ -320,7 +318,7 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
 
 def _quiet_times(base: Path, networks: list[Architecture]) -> list[float]:
     """Milliseconds of networks, in a process of its own."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with processes(1) as pool:
         return pool.submit(timed_quietly, base, networks).result()
 
 

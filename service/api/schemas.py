@@ -403,6 +403,12 @@ class DatasetOut(BaseModel):
     usable: bool
 
 
+class DeviceProfileOut(BaseModel):
+    """A device profile that requests may name."""
+
+    name: str
+
+
 class CheckpointOut(BaseModel):
     """A checkpoint that searches may begin with."""
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -144,3 +147,29 @@ def test_where_one_fails_what_was_begun_is_handed_over_and_the_rest_left_out(
 ) -> None:
     found = kept([Doubled(n) for n in range(1, 1000)], tmp_path)
     assert "2" in found and "999" not in found
+
+
+ASK_FOR_EVER = """
+import threading
+from experiments.harness import processes
+
+def wait():
+    print("begun", flush=True)
+    threading.Event().wait()
+
+if __name__ == "__main__":
+    with processes(1) as pool:
+        pool.submit(wait).result()
+"""
+
+
+def test_processes_end_with_a_study_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "study.py"
+    script.write_text(ASK_FOR_EVER, encoding="utf-8")
+    paths = os.environ | {"PYTHONPATH": str(Path(harness.__file__).parents[1])}
+    study = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, env=paths)
+    with study:
+        assert study.stdout is not None and study.stdout.readline() == b"begun\n"
+        study.kill()
+        rest, _ = study.communicate(timeout=60)  # ends when nobody can write any more
+        assert rest == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +94,6 @@ def test_a_whole_study(pets: Path, tmp_path: Path, capsys: pytest.CaptureFixture
     words = ["--data", str(pets), "--hours", "0.005", "--work", str(tmp_path / "work")]
     assert STUDY.main(words) == 0
     assert "pets" in capsys.readouterr().out
+    other = shutil.copytree(pets, tmp_path / "elsewhere" / "pets")
+    assert STUDY.main(["--data", str(other), *words[2:]]) == 2
+    assert f"searched {pets}, not {other}: give another folder" in capsys.readouterr().err

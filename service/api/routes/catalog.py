@@ -16,7 +16,14 @@ from search_spaces.errors import DataError, NasError
 from service.api.catalog import Catalog
 from service.api.dependencies import Admin, AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.schemas import DatasetOut, DurationOut, JobRequest, ProfileOut, SpaceOut
+from service.api.schemas import (
+    DatasetOut,
+    DeviceProfileOut,
+    DurationOut,
+    JobRequest,
+    ProfileOut,
+    SpaceOut,
+)
 from service.api.specs import read_space
 from service.api.thread_pools import Route
 from service.settings import Settings
@@ -83,6 +90,12 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
     ]
 
 
+@router.get("/device-profiles", tags=["profiles"], response_model=list[DeviceProfileOut])
+def device_profiles(token: AnyRole, context: InContext) -> list[DeviceProfileOut]:
+    """The device profiles that a search may name, files of `nas profile` on the server."""
+    return [DeviceProfileOut(name=name) for name in context.catalog.profile_names()]
+
+
 def _profile_out(profile: TimingJournal) -> ProfileOut:
     header = profile.header
     return ProfileOut(
@@ -99,7 +112,7 @@ def _profile_out(profile: TimingJournal) -> ProfileOut:
 def profiles(token: AnyRole, context: InContext) -> list[ProfileOut]:
     """The timings that the server keeps between runs: one record for a device and a workload.
 
-    They are not the device profiles that a request may name, which are files of `nas profile`.
+    They are not the device profiles that a request may name: `/device-profiles` lists those.
     """
     found = []
     for file in sorted(_profiles_folder(context.settings).glob("*.jsonl")):

@@ -80,6 +80,15 @@ def test_profiles_are_carried_here(server: Server, alice: httpx.Client, tmp_path
     assert "line 2" in problem(broken, 422, "/")
 
 
+def test_device_profiles_that_a_request_may_name_are_listed(
+    server: Server, alice: httpx.Client
+) -> None:
+    folder = server.settings.home / "profiles"
+    folder.mkdir(exist_ok=True)
+    (folder / "phone").write_text("{}")
+    assert {"name": "phone"} in alice.get("/device-profiles").json()
+
+
 # -- health ---------------------------------------------------------------------------------------
 
 
