@@ -72,7 +72,7 @@ def test_scores_are_taken_once_and_kept(tmp_path: Path, monkeypatch: pytest.Monk
         asked.append(job.key)
         return 0.5
 
-    monkeypatch.setattr(decoder_linear, "ProcessPoolExecutor", threads)
+    monkeypatch.setattr(decoder_linear, "processes", threads)
     for name in ("attended", "score_test"):
         monkeypatch.setattr(decoder_linear, name, scored)
     jobs = [Job("all softmax", seed, "DIR", str(tmp_path)) for seed in (1, 2)]

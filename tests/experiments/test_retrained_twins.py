@@ -63,7 +63,7 @@ def test_a_winner_that_is_its_own_twin_is_trained_once(
     monkeypatch.setattr(retrained_twins, "read_front", lambda run: None)
     monkeypatch.setattr(retrained_twins, "pick", lambda front, name: winner)
     monkeypatch.setattr(retrained_twins, "train", noted)
-    monkeypatch.setattr(retrained_twins, "ProcessPoolExecutor", threads)
+    monkeypatch.setattr(retrained_twins, "processes", threads)
     words = ["--run", job.run, "--preset", "smoke", "--set", "retrain.epochs=3"]
     found = measure(STUDY.parser.parse_args([*words, "--set", "retrain.check_every=1"]))
     assert [row["name"] for row in found["networks"]] == ["winner", "all softmax", "all linear"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from rich.console import Console, RenderableType
 
@@ -19,6 +18,6 @@ def printed(parts: Iterable[RenderableType]) -> str:
     return stream.getvalue()
 
 
-def threads(workers: int, mp_context: Any) -> ThreadPoolExecutor:
+def threads(workers: int) -> ThreadPoolExecutor:
     """In the place of a study's processes, which would not know what a test has replaced."""
     return ThreadPoolExecutor(workers)
