@@ -3,13 +3,14 @@
 ``python -m experiments.own_data --data data/pets data/mails --hours 1``
 
 Each folder of `nas data prepare` is searched by ``nas search --data DIR --hours H`` as it stands.
-Its winner's scores stand beside those of the better of its baselines, which the search trained
-with the same steps, and of a plain transformer that had more: the winner with softmax attention in
-every place, trained from scratch for the time of the whole search, as somebody would who had not
-searched. Beside the time that was asked for stand that which its stages were told to take before
-they began and that which they took, with the stage that was furthest off; making the space and
-starting come on top in what the whole command took. What was searched or trained before under
-``--work`` is not done again; the test split is read when a training has ended.
+Its winner's scores stand beside those of its baselines, which the search trained with the same
+steps, the largest plain transformer and the one of nearly the winner's cost, and of a plain
+transformer that had more: the winner with softmax attention in every place, trained from scratch
+for the time of the whole search, as somebody would who had not searched. Beside the time that was
+asked for stand that which its stages were told to take before they began and that which they took,
+with the stage that was furthest off; making the space and starting come on top in what the whole
+command took. What was searched or trained before under ``--work`` is not done again; the test split
+is read when a training has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from experiments.harness import STDERR, Options, Study, note, table_of
 from experiments.retrained_twins import Job, score_test, train, twin
 from nas.console.formatting import NOTHING
 from nas.request.fitted_space import MOST_PASSES, RETRAIN
-from nas.results.state import read_state
+from nas.results.state import RunState, read_state
 from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
@@ -41,6 +42,8 @@ from supernet.training_settings import TrainingSettings
 
 TOOK = "seconds.json"
 COMMAND = "from nas.console.app import app; app()"
+DURATION_HEADS = ("min told", "taken", "ratio", "most off")
+Stages = Mapping[str, tuple[float, float]]  # seconds told and taken
 # The score that a task is known by, and whether more of it is better.
 KNOWN_BY = {
     "classification": ("accuracy", True),
@@ -68,26 +71,25 @@ def measure(options: Options) -> dict[str, Any]:
 
 def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str, Any]:
     """A search, its winner's scores, and those of the plain network."""
-    run = RunFolder.open(_searched(folder, hours, work / f"{folder.name}-{hours:g}h"))
+    words = ["--data", str(folder), "--hours", f"{hours:g}"]
+    run = RunFolder.open(searched(words, work / f"{folder.name}-{hours:g}h"))
     _check_data(run, folder)
     state = read_state(run, thorough=False)
     results = {str(one["id"]): one for one in state.retrained}
     winner = Architecture.from_json(results[str(state.picked)]["architecture"])
-    name, more = KNOWN_BY[manifest.task]
-    beside = [results[one.baseline.entry.id] for one in state.comparisons(run.spec)]
-    beside.sort(key=lambda one: one[f"test_{name}"], reverse=more)
+    plain_ones = [one.baseline for one in state.comparisons(run.spec)]
     settings = _longer(run.spec.budget.retrain, manifest)
     job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
     space = run.spec.space
-    seconds = json.loads((run.path / TOOK).read_text("utf-8"))
-    told, taken = state.told.told, state.told.taken
     return {
         "data": folder.name,
         "task": manifest.task,
         "winner": _network(results[winner.id]),
-        "baseline": _network(beside[0]) if beside else None,
+        "baselines": {
+            role: _network(results[one.entry.id]) for one in plain_ones for role in one.roles
+        },
         "plain": {
             "id": plain["id"],
             "params": params(space.model, space.task, job.architecture),
@@ -95,8 +97,7 @@ def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str
             "test": plain["test"],
         },
         "minutes_asked": hours * 60,
-        "stages": {name: (round(told[name], 1), round(taken[name], 1)) for name in taken},
-        "minutes_taken": round(seconds / 60, 1),
+        **durations(run, state),
         "minutes_plain": plain["minutes"],
     }
 
@@ -113,23 +114,36 @@ def _scores(result: Mapping[str, Any], split: str) -> dict[str, float]:
     return {name.removeprefix(begin): n for name, n in result.items() if name.startswith(begin)}
 
 
-def _searched(folder: Path, hours: float, run: Path) -> Path:
-    """The run of a finished search; one that was stopped goes on.
+def searched(words: Sequence[str], run: Path) -> Path:
+    """The run of a finished ``nas search``; one that was stopped goes on.
+
+    Args:
+        words: options of the command.
+        run: its folder.
 
     Raises:
         NasError: when it fails; it has said why.
     """
     took = run / TOOK
     if not took.exists():
-        words = ["search", "--data", str(folder), "--hours", f"{hours:g}", "--out", str(run)]
-        note(f"{folder.name}: nas {' '.join(words)}")
+        note(f"nas search {' '.join(words)}")
         begun = time.perf_counter()
-        command = [sys.executable, "-c", COMMAND, *words, "--quiet"]
+        command = [sys.executable, "-c", COMMAND, "search", *words, "--out", str(run), "--quiet"]
         done = subprocess.run(command, stdout=STDERR, check=False)
         if done.returncode:
-            raise NasError(f"the search of {folder} ended with exit code {done.returncode}")
+            raise NasError(f"nas search {' '.join(words)} ended with exit code {done.returncode}")
         write_atomically(took, json.dumps(time.perf_counter() - begun))
     return run
+
+
+def durations(run: RunFolder, state: RunState) -> dict[str, Any]:
+    """Seconds of each stage, told before and taken, and the minutes of the whole command."""
+    told, taken = state.told.told, state.told.taken
+    seconds = json.loads((run.path / TOOK).read_text("utf-8"))
+    return {
+        "stages": {name: (round(told[name], 1), round(taken[name], 1)) for name in taken},
+        "minutes_taken": round(seconds / 60, 1),
+    }
 
 
 def _check_data(run: RunFolder, folder: Path) -> None:
@@ -161,12 +175,13 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
                 name,
                 f"{winner:.4g}",
                 f"{row['winner']['params']:,}",
-                *_cells(row["baseline"], name),
+                *_cells(row["baselines"].get("largest"), name),
+                *_cells(row["baselines"].get("nearest"), name),
                 f"{plain:.4g}",
                 f"{row['plain']['params']:,}",
                 better,
                 f"{row['minutes_asked']:g}",
-                *_durations(row["stages"]),
+                *duration_cells(row["stages"]),
                 f"{row['minutes_taken']:g}",
             )
         )
@@ -175,30 +190,36 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
         "test",
         "winner",
         "params",
-        "baseline",
+        "largest plain",
+        "params",
+        "nearest plain",
         "params",
         "plain, as long",
         "params",
         "as good",
         "min asked",
-        "min told",
-        "taken",
-        "ratio",
-        "most off",
+        *DURATION_HEADS,
         "whole",
     )
     yield table_of(f"searches of own data for {numbers['hours']:g} h", heads, rows)
 
 
-def _durations(stages: Mapping[str, tuple[float, float]]) -> tuple[str, str, str, str]:
-    """Minutes told and taken, how many times, and the stage whose seconds were furthest off."""
+def times_taken(stages: Stages) -> float | None:
+    """How many times as long as told the stages took; None where nothing was told."""
     told, taken = (sum(times[n] for times in stages.values()) for n in (0, 1))
-    if not told:
+    return taken / told if told else None
+
+
+def duration_cells(stages: Stages) -> tuple[str, str, str, str]:
+    """Minutes told and taken, how many times, and the stage whose seconds were furthest off."""
+    times = times_taken(stages)
+    if times is None:
         return NOTHING, NOTHING, NOTHING, NOTHING
+    told, taken = (sum(pair[n] for pair in stages.values()) for n in (0, 1))
     worst = max(stages, key=lambda name: abs(stages[name][1] - stages[name][0]))
     before, after = stages[worst]
     off = f"{worst}: {before:.0f} s, took {after:.0f} s"
-    return f"{told / 60:.1f}", f"{taken / 60:.1f}", f"{taken / told:.2f}", off
+    return f"{told / 60:.1f}", f"{taken / 60:.1f}", f"{times:.2f}", off
 
 
 def _cells(network: Mapping[str, Any] | None, name: str) -> tuple[str, str]:
@@ -222,7 +243,7 @@ STUDY = Study(
     measure,
     show,
     example="--data data/pets data/mails --hours 1",
-    width=200,
+    width=230,
 )
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import pytest
 
 from experiments import own_data
 from experiments.harness import Study
-from experiments.own_data import STUDY, _longer, _scores, _searched
+from experiments.own_data import STUDY, _longer, _scores, searched
 from nas.request.fitted_space import MOST_PASSES, RETRAIN
 from supernet.data.manifest import read_manifest
 from supernet.training_settings import TrainingSettings
@@ -32,7 +32,7 @@ def row(winner: float, plain: float, task: str, name: str) -> dict[str, Any]:
     other = {**one, "test": {name: plain}}
     stages = {"supernet": (1800.0, 1860.0), "retrain-a": (1800.0, 1440.0)}
     times = {"minutes_asked": 60, "stages": stages, "minutes_taken": 70, "minutes_plain": 55}
-    others = {"baseline": None, "plain": other}
+    others = {"baselines": {"nearest": {**one, "params": 2}}, "plain": other}
     return {"data": "pets", "task": task, "winner": one, **others, **times}
 
 
@@ -52,7 +52,8 @@ def test_less_loss_and_more_of_all_else_is_better(
     numbers = {"hours": 1, "rows": [row(winner, plain, task, name)]}
     (table,) = STUDY.show(numbers)
     cells = {str(one.header): list(one.cells) for one in table.columns}  # type: ignore[union-attr]
-    assert cells["as good"] == [better] and cells["baseline"] == ["–"]
+    assert cells["as good"] == [better]
+    assert cells["largest plain"] == ["–"] and cells["nearest plain"] == [f"{winner:.4g}"]
     times = [cells[one][0] for one in ("min asked", "min told", "taken", "ratio", "whole")]
     assert times == ["60", "60.0", "55.0", "0.92", "70"]
     assert cells["most off"] == ["retrain-a: 1800 s, took 1440 s"]
@@ -84,7 +85,7 @@ def test_what_a_search_says_is_no_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(own_data, "COMMAND", "print('the front')")
-    _searched(tmp_path / "pets", 1.0, tmp_path / "run")
+    searched(["--data", "pets"], tmp_path / "run")
     captured = capfd.readouterr()
     assert captured.out == "" and "the front" in captured.err
 
