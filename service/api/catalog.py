@@ -142,6 +142,10 @@ class Catalog:
             raise _unknown("space of genes", name, files)
         return given_genes(read_text(files[name]), name)
 
+    def evaluator_names(self) -> list[str]:
+        """The evaluators that the administrator registered."""
+        return sorted(self._evaluators)
+
     def evaluator(self, name: str) -> str:
         """What is registered under that name: nobody else says what code is run here.
 

@@ -409,6 +409,12 @@ class DeviceProfileOut(BaseModel):
     name: str
 
 
+class EvaluatorOut(BaseModel):
+    """An evaluator that requests may name."""
+
+    name: str
+
+
 class CheckpointOut(BaseModel):
     """A checkpoint that searches may begin with."""
 

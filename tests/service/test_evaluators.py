@@ -52,6 +52,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield made
 
 
+def test_evaluators_that_a_request_may_name_are_listed(server: Server) -> None:
+    assert server.client("alice").get("/evaluators").json() == [{"name": "rig"}]
+    assert server.client_of(None).get(f"{server.url}/api/v1/evaluators").status_code == 401
+
+
 def test_a_search_with_a_registered_evaluator(server: Server) -> None:
     client = server.client("alice")
     job = server.finished(client, **{"space": None, "dataset": None, **ASKED})

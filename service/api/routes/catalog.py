@@ -20,6 +20,7 @@ from service.api.schemas import (
     DatasetOut,
     DeviceProfileOut,
     DurationOut,
+    EvaluatorOut,
     JobRequest,
     ProfileOut,
     SpaceOut,
@@ -94,6 +95,12 @@ def datasets(token: AnyRole, context: InContext) -> list[DatasetOut]:
 def device_profiles(token: AnyRole, context: InContext) -> list[DeviceProfileOut]:
     """The device profiles that a search may name, files of `nas profile` on the server."""
     return [DeviceProfileOut(name=name) for name in context.catalog.profile_names()]
+
+
+@router.get("/evaluators", tags=["evaluators"], response_model=list[EvaluatorOut])
+def evaluators(token: AnyRole, context: InContext) -> list[EvaluatorOut]:
+    """The evaluators that a search of genes may name; the administrator says what they are."""
+    return [EvaluatorOut(name=name) for name in context.catalog.evaluator_names()]
 
 
 def _profile_out(profile: TimingJournal) -> ProfileOut:
