@@ -151,11 +151,11 @@ Done = TypeVar("Done")
 def processes(workers: int) -> ProcessPoolExecutor:
     """Fresh processes, which end when the study does, were it killed."""
     return ProcessPoolExecutor(
-        workers, mp_context=get_context("spawn"), initializer=_end_with_parent
+        workers, mp_context=get_context("spawn"), initializer=end_with_parent
     )
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """End when the process that began this one does, for nobody waits for an answer then."""
     parent = parent_process()
     assert parent is not None, "processes are begun by a study"

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness import Options, Study, note
+from experiments.harness import Options, Study, end_with_parent, note
 from experiments.trainings import train_supernet
 from nas.executors.base import Executor, ExecutorSettings, Outcome
 from nas.executors.local import LocalExecutor
@@ -118,6 +118,7 @@ def apart(run: Run, networks: Sequence[Architecture], processes: int) -> float:
 
 
 def _evaluate_apart(path: Path, networks: Sequence[Architecture], ready: Any, reports: Any) -> None:
+    end_with_parent()
     run, executor = Run(RunFolder.open(path)), LocalExecutor()
     list(executor.evaluate(run, networks[:2]))
     ready.wait()
