@@ -56,6 +56,7 @@ TUNED_EPOCHS, TUNED_EMBEDDING_EPOCHS = 4, 10
 STATES_SHARE = 0.75
 # Mean and deviation where a checkpoint names none: those of the ViTImageProcessor of transformers.
 USUAL_SCALE = 0.5
+BYTE = 255  # the brightest of a picture
 # Preset → updates of an epoch, epochs of the supernet, networks that are observed.
 PRESET_SIZES = {
     "smoke": (5, 1, 32),
@@ -142,6 +143,8 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
 def _data(checkpoint: Checkpoint) -> dict[str, Any]:
     """How pictures are normalised for a checkpoint that reads them, as transformers does it.
 
+    It normalises values up to its `_brightest`, and `Scale` those from 0 to 1.
+
     Raises:
         DataError: for a damaged file.
     """
@@ -149,12 +152,26 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
     if not isinstance(shape, ImageInput) or not file.is_file():
         return {}
     values = read_object(file)
-    if values.get("do_normalize") is False:
-        return {"mean": [0.0] * shape.channels, "std": [1.0] * shape.channels}
-    return {
-        "mean": _of_channels(file, values, "image_mean", shape.channels),
-        "std": _of_channels(file, values, "image_std", shape.channels),
-    }
+    mean, std = [0.0] * shape.channels, [1.0] * shape.channels
+    if values.get("do_normalize") is not False:
+        mean = _of_channels(file, values, "image_mean", shape.channels)
+        std = _of_channels(file, values, "image_std", shape.channels)
+    brightest = _brightest(file, values)
+    return {"mean": [one / brightest for one in mean], "std": [one / brightest for one in std]}
+
+
+def _brightest(file: Path, values: Mapping[str, Any]) -> float:
+    """The number that the brightest byte becomes before it is normalised: usually 1."""
+    if values.get("do_rescale") is False:
+        return float(BYTE)
+    factor = values.get("rescale_factor")
+    if factor is None:
+        return 1.0
+    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+        raise DataError(
+            f"{file}: rescale_factor is {shown(factor)}; right is a number above 0, usually 1/255"
+        )
+    return round(BYTE * factor, 12)  # 1/255 is written with as many digits as there is room for
 
 
 def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int) -> list[float]:

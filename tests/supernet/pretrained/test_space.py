@@ -154,6 +154,11 @@ def test_pictures_are_normalised_as_for_the_checkpoint(hub: Any, tmp_path: Path)
         ({"do_normalize": False, "image_mean": [0.4, 0.4]}, 0.0, 1.0),
         ({"do_normalize": True}, 0.5, 0.5),
         ({"image_mean": 0.25, "image_std": None}, 0.25, 0.5),
+        ({"rescale_factor": 1 / 255, "image_mean": 0.3}, 0.3, 0.5),
+        ({"rescale_factor": 0.00392156862745098, "image_mean": 0.3}, 0.3, 0.5),
+        ({"rescale_factor": 2 / 255, "image_mean": 1.0}, 0.5, 0.25),
+        ({"do_rescale": False, "image_mean": 127.5, "image_std": 51}, 0.5, 0.2),
+        ({"do_rescale": False, "do_normalize": False}, 0.0, 1 / 255),
     ],
 )
 def test_pictures_are_normalised_as_usual_where_the_checkpoint_does_not_say_it(
@@ -170,6 +175,14 @@ def test_scales_of_pictures_that_are_none(hub: Any, value: Any, tmp_path: Path) 
     place = write_model(hub, tmp_path / "vit", "vit")
     (place / "preprocessor_config.json").write_text(json.dumps({"image_mean": value}))
     with pytest.raises(DataError, match="image_mean is .* a number for each channel"):
+        space_around(read_checkpoint(place))
+
+
+@pytest.mark.parametrize("factor", [0, -1, True, "1/255", [1]])
+def test_factors_of_pictures_that_are_none(hub: Any, factor: Any, tmp_path: Path) -> None:
+    place = write_model(hub, tmp_path / "vit", "vit")
+    (place / "preprocessor_config.json").write_text(json.dumps({"rescale_factor": factor}))
+    with pytest.raises(DataError, match="rescale_factor is .* a number above 0"):
         space_around(read_checkpoint(place))
 
 
