@@ -1,4 +1,4 @@
-"""What every test of the search gets: rankers and features that are quickly chosen."""
+"""What every test of the search gets: rankers, features and durations that are quickly found."""
 
 from __future__ import annotations
 
@@ -20,4 +20,11 @@ def few_rankers() -> Iterator[None]:
 def few_samples() -> Iterator[None]:
     """See `pipeline_cases.few_samples`."""
     with pipeline_cases.few_samples():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_calibrations() -> Iterator[None]:
+    """See `pipeline_cases.short_calibrations`; tests of it put a fixture of that name in place."""
+    with pipeline_cases.short_calibrations():
         yield

@@ -1,4 +1,4 @@
-"""What every test of the service gets: pages whose features are quickly ordered."""
+"""What every test of the service gets: pages and durations that are quickly made."""
 
 from __future__ import annotations
 
@@ -13,4 +13,11 @@ from tests.support import pipeline_cases
 def few_samples() -> Iterator[None]:
     """See `pipeline_cases.few_samples`."""
     with pipeline_cases.few_samples():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_calibrations() -> Iterator[None]:
+    """See `pipeline_cases.short_calibrations`."""
+    with pipeline_cases.short_calibrations():
         yield

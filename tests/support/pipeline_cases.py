@@ -209,6 +209,20 @@ def few_samples() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def short_calibrations() -> Iterator[None]:
+    """What a search tells of its duration comes from few steps: for tests that do not ask."""
+    from nas.run import pace
+    from nas.stages import calibration
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "MOST_ROUNDS", 1)
+        for module in (calibration, pace):
+            patch.setattr(module, "MOST_UPDATES", 2)
+            patch.setattr(module, "ENOUGH_S", 0.05)
+        yield
+
+
 def named(events: list[Event], kind: str) -> list[str]:
     """The stages of the events of a kind."""
     return [event.stage for event in events if type(event).__name__ == kind]

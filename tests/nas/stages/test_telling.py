@@ -18,6 +18,7 @@ from nas.report import write_report
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.results.state import read_state
+from nas.run import pace
 from nas.run.duration import (
     CHECK,
     CHOSEN_UPDATE,
@@ -144,6 +145,18 @@ def test_elsewhere_nothing_is_timed() -> None:
 
 # -- calibrating ----------------------------------------------------------------------------------
 
+SHIPPED = [
+    (module, name, getattr(module, name))
+    for module, name in [(calibration, "MOST_ROUNDS"), (pace, "ENOUGH_S"), (pace, "MOST_UPDATES")]
+]
+
+
+@pytest.fixture
+def as_shipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrations as long as those of users, which other tests shorten."""
+    for module, name, value in SHIPPED:
+        monkeypatch.setattr(module, name, value)
+
 
 class Clock:
     """Goes on by a second at every look."""
@@ -155,6 +168,7 @@ class Clock:
         return float(next(self._ticks))
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     times = iter([0.0, 9.0, 9.1, 9.4, 9.5])
     watch = Stopwatch(SingleNetwork(SMALL), lambda: next(times))
@@ -165,6 +179,7 @@ def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     assert seconds == pytest.approx([0.1, 0.1]) and sizes == [1, 1]
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_batches_of_few_tokens_say_what_those_of_many_take() -> None:
     """Of two updates that were timed one was short; the mean of all batches holds 50 tokens."""
     assert typical_seconds([0.1, 0.3], [10, 30], iter([20, 80])) == pytest.approx(0.5)
@@ -191,6 +206,7 @@ def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Pat
     assert random.getstate() == states[2]
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_a_spell_of_other_work_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round is ten times as slow as the others."""
     run, seconds = Run(finished_once(tmp_path / "run")), iter([5.0, 0.5, 0.5, 0.5])
@@ -199,6 +215,7 @@ def test_a_spell_of_other_work_is_not_told(tmp_path: Path, monkeypatch: pytest.M
     assert next(seconds) == 0.5  # three rounds, the last of which found nothing else
 
 
+@pytest.mark.usefixtures("as_shipped")
 def test_steps_that_take_long_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
