@@ -143,7 +143,7 @@ def test_generated_requests_are_answered_as_described(tmp_path: Path) -> None:
             *("--header", f"Authorization: Bearer {secret}", "--checks", CHECKS),
             *("--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "/events$"),
             *("--max-examples", "3", "--seed", "1", "--continue-on-failure", "--no-color"),
-            *("--warnings", "off", "--generation-database", "none"),
+            *("--warnings", "off", "--generation-database", "none", "--request-timeout", "600"),
         ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

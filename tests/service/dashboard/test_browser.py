@@ -67,11 +67,20 @@ class Stepwise:
         )
         for source in whole.path.iterdir():
             if source.is_dir() and source.name not in LATE:
-                shutil.copytree(source, folder / source.name, dirs_exist_ok=True)
+                _copy(source, folder / source.name)
             elif source.is_file() and source.name not in LATE:
-                shutil.copy(source, folder)
+                _at_once(source, folder / source.name)
         opened.log(StageStarted("verify", "Measure the best"))
         return _Steps(self.steps, whole, opened)
+
+
+def _copy(folder: Path, there: Path) -> None:
+    shutil.copytree(folder, there, dirs_exist_ok=True, copy_function=_at_once)
+
+
+def _at_once(file: str | Path, there: str | Path) -> None:
+    """As a search writes its files: pages that are open read either the old one or the new one."""
+    os.replace(shutil.copy(file, f"{there}.new"), there)
 
 
 class _Steps:
@@ -87,7 +96,7 @@ class _Steps:
             return None
         if count == ALL:
             if self._whole is not self._folder:
-                shutil.copytree(self._whole.path, self._folder.path, dirs_exist_ok=True)
+                _copy(self._whole.path, self._folder.path)
             return Outcome(ok=True)
         for line in self._left[:count]:
             self._folder.append("verification.jsonl", [line])
