@@ -1,4 +1,4 @@
-"""What every test of the search gets: rankers and features that are quickly chosen."""
+"""What every test of the search gets: rankers and features quickly chosen, timings of a moment."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from latency.timer import time_calls
 from tests.support import pipeline_cases
 
 
@@ -20,4 +21,12 @@ def few_rankers() -> Iterator[None]:
 def few_samples() -> Iterator[None]:
     """See `pipeline_cases.few_samples`."""
     with pipeline_cases.few_samples():
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_samples() -> Iterator[None]:
+    """Timings repeat a short call a few times only: nobody minds here how exact they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(time_calls.__kwdefaults__, "min_sample_s", 1e-4)
         yield
