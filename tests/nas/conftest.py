@@ -1,4 +1,4 @@
-"""What every test of the search gets: rankers and features quickly chosen, timings of a moment."""
+"""What every test of the search gets: all that is chosen, timed or calibrated takes a moment."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from latency.timer import time_calls
+from nas.run import pace
+from nas.stages import calibration
 from tests.support import pipeline_cases
 
 
@@ -29,4 +31,17 @@ def short_samples() -> Iterator[None]:
     """Timings repeat a short call a few times only: nobody minds here how exact they are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(time_calls.__kwdefaults__, "min_sample_s", 1e-4)
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_calibration() -> Iterator[None]:
+    """Commands that search calibrate first: every step is done, but no more often than it has to.
+
+    Tests of how often, and of what is made of it, take the numbers back.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibration, "MOST_ROUNDS", 1)
+        for module in (calibration, pace):
+            patch.setattr(module, "ENOUGH_S", 1e-9)
         yield

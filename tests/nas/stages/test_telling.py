@@ -18,6 +18,7 @@ from nas.report import write_report
 from nas.request.presets import budget_for
 from nas.request.spec import build_spec
 from nas.results.state import read_state
+from nas.run import pace
 from nas.run.duration import (
     CHECK,
     CHOSEN_UPDATE,
@@ -49,6 +50,7 @@ from tests.support.cli_fakes import SMALL
 from tests.support.pipeline_cases import finished_once, named, results, tiny
 
 BATCHES = 23
+ENOUGH_S, MOST_ROUNDS = pace.ENOUGH_S, calibration.MOST_ROUNDS
 NAMES = [stage.name for stage in (*SEARCH_STAGES, REPORT)] + ["retrain"]
 
 
@@ -145,6 +147,14 @@ def test_elsewhere_nothing_is_timed() -> None:
 # -- calibrating ----------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def as_people_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are done as often as everywhere else; see `quick_calibration`."""
+    monkeypatch.setattr(calibration, "MOST_ROUNDS", MOST_ROUNDS)
+    for module in (calibration, pace):
+        monkeypatch.setattr(module, "ENOUGH_S", ENOUGH_S)
+
+
 class Clock:
     """Goes on by a second at every look."""
 
@@ -155,6 +165,7 @@ class Clock:
         return float(next(self._ticks))
 
 
+@pytest.mark.usefixtures("as_people_get_it")
 def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     times = iter([0.0, 9.0, 9.1, 9.4, 9.5])
     watch = Stopwatch(SingleNetwork(SMALL), lambda: next(times))
@@ -165,6 +176,7 @@ def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     assert seconds == pytest.approx([0.1, 0.1]) and sizes == [1, 1]
 
 
+@pytest.mark.usefixtures("as_people_get_it")
 def test_batches_of_few_tokens_say_what_those_of_many_take() -> None:
     """Of two updates that were timed one was short; the mean of all batches holds 50 tokens."""
     assert typical_seconds([0.1, 0.3], [10, 30], iter([20, 80])) == pytest.approx(0.5)
@@ -178,6 +190,7 @@ def test_batches_of_few_tokens_say_what_those_of_many_take() -> None:
     assert dict(zip(sizes, seconds, strict=True)) == pytest.approx({30: 0.3, 10: 0.1})
 
 
+@pytest.mark.usefixtures("as_people_get_it")
 def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Path) -> None:
     run = Run(finished_once(tmp_path / "run"))
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -191,6 +204,7 @@ def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Pat
     assert random.getstate() == states[2]
 
 
+@pytest.mark.usefixtures("as_people_get_it")
 def test_a_spell_of_other_work_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first round is ten times as slow as the others."""
     run, seconds = Run(finished_once(tmp_path / "run")), iter([5.0, 0.5, 0.5, 0.5])
@@ -199,6 +213,7 @@ def test_a_spell_of_other_work_is_not_told(tmp_path: Path, monkeypatch: pytest.M
     assert next(seconds) == 0.5  # three rounds, the last of which found nothing else
 
 
+@pytest.mark.usefixtures("as_people_get_it")
 def test_steps_that_take_long_are_not_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
