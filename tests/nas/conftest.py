@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 
-from latency.timer import time_calls
+from latency import timer
 from nas.run import pace
 from nas.stages import calibration
 from tests.support import pipeline_cases
@@ -28,9 +30,16 @@ def few_samples() -> Iterator[None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def short_samples() -> Iterator[None]:
-    """Timings repeat a short call a few times only: nobody minds here how exact they are."""
+    """Timings repeat a short call a few times only, and leave what is garbage until later.
+
+    Nobody minds here how exact they are.
+    """
+    kept = SimpleNamespace(
+        isenabled=gc.isenabled, disable=gc.disable, enable=gc.enable, collect=lambda: 0
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(time_calls.__kwdefaults__, "min_sample_s", 1e-4)
+        patch.setitem(timer.time_calls.__kwdefaults__, "min_sample_s", 1e-4)
+        patch.setattr(timer, "gc", kept)
         yield
 
 
