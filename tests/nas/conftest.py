@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -38,7 +39,7 @@ def short_samples() -> Iterator[None]:
         isenabled=gc.isenabled, disable=gc.disable, enable=gc.enable, collect=lambda: 0
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(timer.time_calls.__kwdefaults__, "min_sample_s", 1e-4)
+        patch.setattr(timer, "time_calls", partial(timer.time_calls, min_sample_s=1e-4))
         patch.setattr(timer, "gc", kept)
         yield
 
