@@ -63,7 +63,7 @@ def test_updates_of_all_sorts_are_made(name: str, monkeypatch: pytest.MonkeyPatc
         return what
 
     monkeypatch.setattr(gpu_updates, "_timed", made)
-    rows = list(update_times(name, "smoke", device="cpu", accumulate=2))
+    rows = list(update_times(name, "smoke", device="cpu", accumulate=2, max_tokens=256))
     assert [what for what, _ in found] == ["supernet", "supernet", "alone", "nn.Transformer"]
     assert len(rows) == 4 and all(operations > 0 for _, operations in found)
     assert found[1][1] == found[2][1]

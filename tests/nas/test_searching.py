@@ -35,6 +35,8 @@ from tests.support.external_cases import (
 )
 from tests.support.pipeline_cases import ROOT
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 SPACE = parse_genes(GENES, "mine.toml")
 SCHEMA = json.loads((ROOT / "docs" / "pareto_genes.schema.json").read_text("utf-8"))
 

@@ -189,11 +189,15 @@ def trained_once(path: Path) -> RunFolder:
 
 @contextmanager
 def few_rankers() -> Iterator[None]:
-    """Searches choose among two rankers, quickly fitted: for tests that do not ask which."""
-    from nas.search.ranking import PairwiseLinear, report_card
+    """Searches choose among two rankers, quickly fitted: for tests that do not ask which.
+
+    What proposes networks meanwhile has few trees, each of which counts for more.
+    """
+    from nas.search.ranking import PairwiseLinear, PairwiseTrees, report_card
 
     few = [lambda: PairwiseLinear(0.1), lambda: PairwiseLinear(0.01)]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PairwiseTrees.__init__, "__defaults__", (20, 4, 0.3))
         patch.setattr(report_card, "default_candidates", lambda: (few, []))
         yield
 
@@ -219,7 +223,7 @@ def short_calibrations() -> Iterator[None]:
         patch.setattr(calibration, "MOST_ROUNDS", 1)
         for module in (calibration, pace):
             patch.setattr(module, "MOST_UPDATES", 2)
-            patch.setattr(module, "ENOUGH_S", 0.05)
+            patch.setattr(module, "ENOUGH_S", 1e-9)
         yield
 
 

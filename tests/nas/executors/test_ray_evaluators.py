@@ -25,7 +25,7 @@ from search_spaces.genes import parse_genes
 from tests.support.external_cases import GENES, NUMBERS, asked_twice, calls, failed_lines
 from tests.support.pipeline_cases import named
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("few_regressors")]
 SPACE = parse_genes(GENES, "mine.toml")
 TWO = ExecutorSettings("ray", workers=2)
 

@@ -215,6 +215,7 @@ def test_every_kind_of_attention_fits_the_schema() -> None:
         assert not valid(ARCHITECTURE, network)
 
 
+@pytest.mark.usefixtures("few_regressors")
 @pytest.mark.parametrize("cost", ["flops", "latency_ms"])
 def test_real_results_fit_the_schemas(tmp_path: Path, cost: str) -> None:
     run = finished(tmp_path / "run", objectives=("quality", cost))

@@ -23,6 +23,8 @@ from search_spaces.operators import enumerate_all, largest, sample, smallest
 from search_spaces.space import SearchSpace
 from tests.support.pipeline_cases import TINY, edited, finished, logged, spec_of, tiny, work
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 SPACES = {
     "plain": TINY,
     "norm-linear": edited(('"cosformer"', '"norm"')),

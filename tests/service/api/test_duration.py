@@ -23,7 +23,7 @@ ASKED: dict[str, Any] = {
     "space_toml": TINY,
     "preset": "smoke",
     "objectives": ["quality", "flops"],
-    "settings": {"observations": 12, "evolution.population": 16},
+    "settings": {"threads": 1, "observations": 12, "evolution.population": 16},
 }
 
 

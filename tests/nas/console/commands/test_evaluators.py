@@ -29,6 +29,8 @@ from search_spaces.operators import enumerate_all
 from tests.support.external_cases import CALLS, GENES, NUMBERS, asked_twice, calls, loss, ms
 from tests.support.pipeline_cases import ROOT
 
+pytestmark = pytest.mark.usefixtures("few_regressors")
+
 PAGE = ROOT / "docs" / "guide" / "evaluators.md"
 SPACE = parse_genes(GENES, "mine.toml")
 RIG = "tests.support.external_cases:Good"

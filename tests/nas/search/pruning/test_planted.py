@@ -93,6 +93,11 @@ def found(cases: list[Case]) -> int:
     return sum(len(case.model.useless & case.cuts) for case in cases)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_rankers() -> None:
+    """Here rankers are fitted as everywhere else."""
+
+
 @pytest.mark.parametrize("seed", SEEDS[::2])
 def test_the_planted_choices_are_useless_and_others_are_not(seed: int) -> None:
     model = Planted(seed)
