@@ -48,6 +48,11 @@ BUDGET = 24
 EVOLUTION = EvolutionSettings(population=24, generations=6)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_rankers() -> None:
+    """Here networks are proposed by the rankers that everybody gets."""
+
+
 def flops(rows: Genotypes) -> Floats:
     return network_costs(SPACE, rows)[:, 1:]
 
