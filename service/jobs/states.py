@@ -95,7 +95,7 @@ class Summary:
         done: steps of the stage done.
         total: steps of the stage; 0 where it is not known.
         message: the last words about it.
-        measured: networks that were really measured so far.
+        measured: networks whose quality was measured so far.
         front_size: networks on the front.
         hypervolume: of the front.
         stage_at: when the stage began; None between two stages.

@@ -8,11 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from nas.objectives import QUALITY
 from search_spaces.files import whole_lines
 from service.jobs.states import Summary
 
 MOST_BYTES = 1_000_000
 LONGEST_MESSAGE = 300
+# The stages that ask for the quality of networks of the space. Others measure costs alone, or score
+# the checkpoint that a search begins with, or a network on the test split.
+_JUDGING = ("observe", "verify")
 
 
 def read_new(file: Path, offset: int, home: Path) -> tuple[list[dict[str, Any]], int]:
@@ -89,7 +93,7 @@ def _next(summary: Summary, event: Mapping[str, Any]) -> Summary:
             steps = max(summary.total, 1)
             worked_s = summary.worked_s + float(event.get("seconds") or 0.0)
             return replace(summary, done=steps, total=steps, stage_at=None, worked_s=worked_s)
-        case "ArchitectureMeasured":
+        case "ArchitectureMeasured" if stage in _JUDGING and QUALITY in event.get("metrics", {}):
             return replace(summary, measured=summary.measured + 1)
         case "FrontUpdated":
             return replace(

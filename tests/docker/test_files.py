@@ -75,6 +75,17 @@ def test_targets_and_files_that_compose_builds_are_there() -> None:
     assert all((DOCKER / build["context"] / build["dockerfile"]).exists() for build in builds)
 
 
+def test_the_docs_of_the_service_tell_of_every_target_and_profile() -> None:
+    """They once said that Ray had no place here, beside a cluster of Ray in the compose file."""
+    page = (ROOT / "docs/service.md").read_text("utf-8")
+    told = page.partition("## In containers\n")[2].partition("\n## ")[0]
+    targets = {one["build"]["target"] for one in SERVICES.values() if "build" in one}
+    profiles = {name for one in SERVICES.values() for name in one.get("profiles", ())}
+    assert "ray" in targets and "ray" in profiles
+    assert all(f"`{target}`" in told for target in targets)
+    assert all(f"`--profile {profile}`" in told for profile in profiles)
+
+
 def test_every_variable_is_a_setting() -> None:
     given = {name for one in SERVICES.values() for name in one.get("environment", {})}
     named = set(re.findall(r"^#?(NAS_\w+)=", EXAMPLE, re.MULTILINE))

@@ -142,22 +142,32 @@ def test_a_job_is_cancelled(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "code", "words"),
     [
-        (("jobs", "--token", "wrong"), "NAS_TOKEN"),
-        (("jobs", "--server", "http://127.0.0.1:1"), "does not answer"),
-        (("jobs", "--server", "nowhere"), "an address such as http://127.0.0.1:8321"),
-        (("submit", "--space", "digitz"), "did you mean 'digits'"),
-        (("submit", "--space", "./none.toml"), "no such file"),
-        (("front", "0" * 20), "no job"),
-        (("watch", "0" * 20), "no job"),
+        (("jobs", "--token", "wrong"), 2, "NAS_TOKEN"),
+        (("jobs", "--server", "http://127.0.0.1:1"), 1, "does not answer"),
+        (("jobs", "--server", "nowhere"), 2, "an address such as http://127.0.0.1:8321"),
+        (("jobs", "--server", "localhost:8321"), 2, "given 'localhost:8321'"),
+        (("submit", "--space", "digitz"), 2, "did you mean 'digits'"),
+        (("submit", "--space", "./none.toml"), 2, "no such file"),
+        (("front", "0" * 20), 2, "no job"),
+        (("watch", "0" * 20), 2, "no job"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], code: int, words: str) -> None:
     done = nas(*arguments)
-    assert done.exit_code in (1, 2)
+    assert done.exit_code == code
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:8321", "ftp://127.0.0.1"])
+def test_a_variable_that_is_no_address_is_wrong_use(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("NAS_SERVER", address)
+    done = nas("jobs")
+    assert done.exit_code == 2 and f"given '{address}'" in done.stderr
 
 
 def test_tokens_are_made_listed_and_revoked(server: Server) -> None:

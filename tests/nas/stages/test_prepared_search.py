@@ -109,6 +109,31 @@ def test_the_command_takes_a_folder_for_any_space(tmp_path: Path, space: str | N
     assert "--data " in report and "--dataset" not in report
 
 
+@pytest.mark.parametrize(
+    ("space", "data", "message"),
+    [
+        ("digits", "mails", "hold texts, but the networks of this space read images"),
+        ("digits", "empty", "has no manifest.json"),
+        ("digits", "file", "digits needs no file; leave out --data"),
+        ("cifar10", "file", "is no .npz file"),
+        ("cifar10", None, "cifar10 is read from a file; pass it with --data"),
+    ],
+)
+def test_data_that_do_not_fit_are_wrong_use(
+    tmp_path: Path, space: str, data: str | None, message: str
+) -> None:
+    """Exit code 2, as the guide says; it was 1, that of runs which failed."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("no arrays")
+    given = ["search", "--space", space, "--preset", "smoke", "--out", str(tmp_path / "run")]
+    if data is not None:
+        path = prepare_texts(tmp_path) if data == "mails" else tmp_path / data
+        given += ["--data", str(path)]
+    done = CliRunner().invoke(app, given)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in " ".join(done.stderr.split()) and not (tmp_path / "run").exists()
+
+
 def test_images_are_normalised_by_the_training_split(tmp_path: Path) -> None:
     path = str(prepare_images(tmp_path))
     data = load_search_data("cifar10", path, IMAGES, 0)

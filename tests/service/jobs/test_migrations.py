@@ -125,7 +125,7 @@ def test_the_place_of_the_home_folder_is_left_out(tmp_path: Path) -> None:
 def test_events_are_summed_up() -> None:
     events = [
         {"event": "StageStarted", "stage": "observe", "label": "Observe", "total": None},
-        {"event": "ArchitectureMeasured", "stage": "observe"},
+        {"event": "ArchitectureMeasured", "stage": "observe", "metrics": {"quality": 0.5}},
         {"event": "Progress", "stage": "observe", "done": 1, "total": 4, "message": "one"},
         {"event": "Progress", "stage": "observe", "done": 2, "total": 4, "message": ""},
         {"event": "FrontUpdated", "stage": "front", "points": [{}, {}], "hypervolume": 0.5},

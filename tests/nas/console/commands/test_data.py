@@ -161,6 +161,20 @@ def test_failures_are_one_sentence(folder: Path, file: str, words: str) -> None:
     assert "Traceback" not in done.output and done.stdout == ""
 
 
+@pytest.mark.parametrize("task", ["classification", "language_modelling", "translation"])
+def test_training_data_that_are_not_there_are_wrong_use(folder: Path, task: str) -> None:
+    others = ["--target", "train.de", "--valid", "valid", "--test", "test"]
+    if task != "translation":
+        others = ["--valid", "valid.en", "--test", "test.en"]
+    words = ["--source", "no.en", *others, "--out", "out"]
+    given = [word if word.startswith("-") else str(folder / word) for word in words]
+    done = CliRunner().invoke(app, ["data", "prepare", "--task", task, *given])
+    assert (done.exit_code, done.stdout) == (2, "")
+    told = done.stderr.replace("\n", "")
+    assert f"there is no file {folder / 'no.en'}" in told.replace("file or folder", "file")
+    assert not (folder / "out").exists()
+
+
 @pytest.mark.parametrize("option", ["--vocab-size=4", "--max-ratio=-1", "--tokenizer=words"])
 def test_impossible_options_are_refused(folder: Path, option: str) -> None:
     assert translate(folder, option).exit_code == 2
