@@ -44,8 +44,8 @@ from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.files import write_atomically
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import distinct, largest, sample_distinct, smallest
 from supernet.tasks.evaluation import score
 from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import CheckpointFolder

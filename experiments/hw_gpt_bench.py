@@ -86,7 +86,7 @@ from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
+from search_spaces.variation import distinct, largest, sample_distinct, smallest
 
 PER_LAYER = ("mlp_ratio", "num_heads")
 LEVELS = (90, 95, 97, 98, 99)

@@ -62,8 +62,8 @@ from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture, base_kind
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import distinct, enumerate_all, sample_distinct
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import distinct, enumerate_all, sample_distinct
 from supernet.data.recall import NAME as RECALL
 
 # Of each task its quality: that which asks for recall.

@@ -31,9 +31,9 @@ from latency.timer import time_calls
 from search_spaces.architecture import Architecture, AttentionKind
 from search_spaces.costs import flops
 from search_spaces.loading import load_space
-from search_spaces.operators import largest
 from search_spaces.settings import ImageInput, TokenInput
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest
 from supernet.attention.base import AttentionKernel
 from supernet.attention.linear import CosformerKernel
 from supernet.attention.softmax import SoftmaxKernel

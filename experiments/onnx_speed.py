@@ -29,8 +29,8 @@ from nas.profiling.timed_work import timed_call
 from nas.request.workloads import check_workload
 from search_spaces.architecture import Architecture
 from search_spaces.loading import load_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from nas.search.ranking.ensemble import Ensemble
 from nas.search.searchers.base import Problem, search
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.architecture import Architecture
-from search_spaces.operators import distinct, largest, neighbours, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import distinct, largest, neighbours, sample_distinct, smallest
 
 Floats = NDArray[np.float64]
 Kinds = NDArray[np.int64]

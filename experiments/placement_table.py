@@ -62,9 +62,9 @@ from nas.stages.pipeline import work_of
 from search_spaces.errors import UsageError
 from search_spaces.files import append_lines, write_atomically
 from search_spaces.loading import dump_space
-from search_spaces.operators import largest
 from search_spaces.recall import SETTING
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone, extract
 from supernet.pretrained.checkpoint import read_checkpoint

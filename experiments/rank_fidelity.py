@@ -41,8 +41,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 from supernet.building import build_network, build_supernet
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task

@@ -39,7 +39,7 @@ from nas.run.folder import RunFolder
 from nas.run.layout import worker_log
 from nas.stages.base import Run
 from search_spaces.architecture import Architecture
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 
 SETTINGS = {"threads": "1", "supernet.epochs": "1", "supernet.check_every": "1"}
 LONG, SHORT = ("multi30k", "synthetic"), ("digits", "digits")  # spaces and data

@@ -51,8 +51,8 @@ from nas.search.evolution import EvolutionSettings, evolve
 from nas.search.pareto import non_dominated
 from nas.search.searchers.one_shot import OneShot
 from search_spaces.loading import load_space
-from search_spaces.operators import distinct, sample_distinct
 from search_spaces.space import Genotypes
+from search_spaces.variation import distinct, sample_distinct
 
 LEVELS = (0.9, 0.95, 0.98, 0.99)
 # A search of RankNAS is planned for its size, so each size is a search of its own.

@@ -25,7 +25,7 @@ from nas.search.searchers.optuna_study import OptunaSearcher, SamplerName
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.files import replacing
 from search_spaces.genotypes import Genotypes
-from search_spaces.operators import (
+from search_spaces.variation import (
     distinct,
     largest,
     mutate,

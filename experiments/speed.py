@@ -52,8 +52,8 @@ from nas.search.scoring import CostScorer, Scorer
 from search_spaces.architecture import AttentionKind
 from search_spaces.encoding import cost_terms, encode_features, feature_names
 from search_spaces.loading import load_space
-from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample
 
 MAX_RATIO = 1.10
 MIN_CANDIDATES = 20_000.0

@@ -27,8 +27,8 @@ from nas.stages.pipeline import work_of
 from search_spaces.architecture import Architecture
 from search_spaces.errors import EvaluationError
 from search_spaces.loading import dump_space, load_space
-from search_spaces.operators import largest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import largest
 from supernet.building import build_network
 from supernet.extraction import StandAlone, Supernet
 from supernet.tasks.base import Task

@@ -12,7 +12,6 @@ import numpy as np
 
 from search_spaces.architecture import Architecture
 from search_spaces.genotypes import Genotypes
-from search_spaces.operators import distinct
 from search_spaces.space import (
     KV_GENES,
     LAYER_GENES,
@@ -21,6 +20,7 @@ from search_spaces.space import (
     SearchSpace,
     Slot,
 )
+from search_spaces.variation import distinct
 
 MOST_LISTED = 20_000
 """Of more plain networks than that every second choice of the longest genes is left out."""

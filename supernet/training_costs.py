@@ -23,10 +23,10 @@ from search_spaces.architecture import (
 )
 from search_spaces.attention import operator_of
 from search_spaces.costs import flops, totals
-from search_spaces.operators import largest
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TASKS
+from search_spaces.variation import largest
 from supernet.training_settings import TrainingSettings
 
 LayerT = TypeVar("LayerT", EncoderLayer, DecoderLayer)

@@ -33,7 +33,7 @@ def leave_results(folder: Path, networks: int) -> None:
     from nas.search.front import FrontEntry, build_front
     from search_spaces.files import write_atomically
     from search_spaces.loading import load_space
-    from search_spaces.operators import sample_distinct
+    from search_spaces.variation import sample_distinct
 
     space = load_space("digits")
     rows = sample_distinct(space, np.random.default_rng(networks), networks)

@@ -8,8 +8,8 @@ from itertools import product
 import numpy as np
 
 from nas.objectives.base import Count
-from search_spaces.operators import smallest
 from search_spaces.space import CROSS_GENES, Genotypes, SearchSpace
+from search_spaces.variation import smallest
 
 ALWAYS_LEAST = "ffn_dim"
 

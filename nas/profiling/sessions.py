@@ -31,8 +31,8 @@ from nas.search.uniform_networks import cheapest_rows, largest_rows, middle
 from search_spaces.encoding import cost_terms, encode_features
 from search_spaces.errors import UsageError
 from search_spaces.measurement import Measurement
-from search_spaces.operators import distinct, largest, sample_distinct, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import distinct, largest, sample_distinct, smallest
 
 Floats = NDArray[np.float64]
 

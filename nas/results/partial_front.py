@@ -13,8 +13,8 @@ from nas.objectives import OBJECTIVES, QUALITY, Objective, exact, rates
 from nas.results.contents import RunContents
 from nas.search.front import Front, FrontEntry, best_entries, minimised, points_of
 from nas.search.pareto import hypervolume, non_dominated
-from search_spaces.operators import largest
 from search_spaces.tasks import TASKS
+from search_spaces.variation import largest
 
 MOST_POINTS = 120
 

@@ -17,8 +17,8 @@ import torch
 from nas.request.fitted_space import Pace
 from nas.request.presets import budget_for
 from search_spaces.architecture import Architecture
-from search_spaces.operators import largest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest
 from supernet.building import build_supernet
 from supernet.extraction import Supernet
 from supernet.tasks.base import Task

@@ -7,7 +7,7 @@ import torch
 
 from nas.run.opened import PROBES, OpenedRun
 from nas.run.training_memory import supernet_need
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 from supernet.building import build_supernet
 from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import EpochReport, Trainer

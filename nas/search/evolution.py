@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nas.search.pareto import constrained_ranks, crowding_distance, non_dominated
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.genotypes import Genotypes, GenotypeSpace
-from search_spaces.operators import crossover, distinct, mutate, sample, sample_distinct
+from search_spaces.variation import crossover, distinct, mutate, sample, sample_distinct
 
 Floats = NDArray[np.float64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from search_spaces.architecture import Architecture
-from search_spaces.operators import largest, smallest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import largest, smallest
 
 
 def kinds(space: SearchSpace) -> tuple[str, ...]:

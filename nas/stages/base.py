@@ -40,7 +40,7 @@ from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, EvaluationError, NasError
 from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.operators import distinct, largest, neighbours, sample_distinct, smallest
+from search_spaces.variation import distinct, largest, neighbours, sample_distinct, smallest
 
 Floats = NDArray[np.float64]
 

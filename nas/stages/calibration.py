@@ -50,8 +50,8 @@ from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.encoding import encode_features
-from search_spaces.operators import largest, sample_distinct
 from search_spaces.plain import plain_rows
+from search_spaces.variation import largest, sample_distinct
 from supernet.beam_search import BeamSettings
 from supernet.building import build_network, build_supernet
 from supernet.extraction import Supernet

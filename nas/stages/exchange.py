@@ -28,8 +28,8 @@ from nas.stages.observe import evaluating
 from nas.stages.outcomes import to_event
 from search_spaces.architecture import SKIP, Architecture
 from search_spaces.errors import UsageError
-from search_spaces.operators import largest
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import largest
 from supernet.building import build_supernet
 from supernet.extraction import without_attention
 from supernet.training.checkpoint import load

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from search_spaces import operators
+from search_spaces import variation
 from search_spaces.architecture import Architecture
 from search_spaces.space import Genotypes, SearchSpace
 from supernet.training_settings import TrainingSettings
@@ -48,7 +48,7 @@ class UniformSampler:
 
     def draw(self) -> list[Architecture]:
         """Random networks."""
-        return self._space.decode(operators.sample(self._space, self._rng, self._num_random))
+        return self._space.decode(variation.sample(self._space, self._rng, self._num_random))
 
 
 class SandwichSampler:
@@ -63,7 +63,7 @@ class SandwichSampler:
         self._space = space
         self._random = UniformSampler(space, num_random, seed)
         self._rng = np.random.default_rng([seed, 102])
-        self._ends = np.concatenate([operators.largest(space), operators.smallest(space)])
+        self._ends = np.concatenate([variation.largest(space), variation.smallest(space)])
         self._kinds = [i for i, slot in enumerate(space.slots) if slot.gene.endswith("attention")]
 
     def draw(self) -> list[Architecture]:

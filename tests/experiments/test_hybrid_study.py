@@ -38,8 +38,8 @@ from nas.request.presets import budget_for
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import largest, sample_distinct, smallest
 from search_spaces.space import Genotypes
+from search_spaces.variation import largest, sample_distinct, smallest
 from tests.support.study_cases import printed
 
 RECALL = load_space("recall")

@@ -11,7 +11,7 @@ import pytest
 
 from experiments import retrained_twins
 from experiments.retrained_twins import STUDY, Job, measure, train, twin
-from search_spaces.operators import largest
+from search_spaces.variation import largest
 from supernet.training_settings import TrainingSettings
 from tests.support.pipeline_cases import tiny
 from tests.support.study_cases import threads

@@ -14,7 +14,7 @@ from nas.search.evolution import Scores
 from nas.search.searchers.base import Problem
 from search_spaces.genes import Gene, GeneSpace
 from search_spaces.genotypes import Genotypes
-from search_spaces.operators import distinct
+from search_spaces.variation import distinct
 
 SPACE = GeneSpace(
     "small",

@@ -12,7 +12,7 @@ from latency.memory import LiveTensors, peak_memory_mb
 from latency.workload import DTYPES, Workload
 from nas.profiling.timed_work import network_cost
 from search_spaces.loading import load_space
-from search_spaces.operators import largest, smallest
+from search_spaces.variation import largest, smallest
 
 MEGABYTE = 250_000  # single-precision numbers
 

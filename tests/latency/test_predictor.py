@@ -16,7 +16,7 @@ from latency.regressors import CANDIDATES
 from search_spaces.encoding import encode_features
 from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 
 NAMES = list(CANDIDATES)
 

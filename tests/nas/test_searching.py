@@ -19,7 +19,7 @@ from nas.searching import search
 from nas.stages.pipeline import run_search
 from search_spaces.errors import DataError, EvaluationError, NasError, UsageError
 from search_spaces.genes import Gene, GeneSpace, parse_genes
-from search_spaces.operators import enumerate_all
+from search_spaces.variation import enumerate_all
 from tests.support.external_cases import (
     GENES,
     NUMBERS,

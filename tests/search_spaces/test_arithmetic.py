@@ -11,8 +11,8 @@ from hypothesis import given
 from search_spaces import load_space
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, SpaceFileError
-from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample
 from tests.support.space_strategies import generator, spaces
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from search_spaces import Architecture, load_space, parse_space
 from search_spaces.architecture import AttentionKind, EncoderLayer, EncoderStack
 from search_spaces.encoding import cost_terms, encode_features, feature_names
-from search_spaces.operators import distinct, enumerate_all, sample
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import distinct, enumerate_all, sample
 from tests.support.memory_cases import SPACE
 from tests.support.space_strategies import generator, spaces
 

@@ -25,7 +25,7 @@ from search_spaces.genes import (
 )
 from search_spaces.genotypes import Genotypes
 from search_spaces.loading import parse_space
-from search_spaces.operators import (
+from search_spaces.variation import (
     crossover,
     distinct,
     enumerate_all,

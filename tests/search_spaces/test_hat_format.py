@@ -16,7 +16,7 @@ from search_spaces.architecture import (
 from search_spaces.errors import ArchitectureError
 from search_spaces.hat import from_hat, to_hat
 from search_spaces.interchange import detect_form, parse_architecture
-from search_spaces.operators import sample
+from search_spaces.variation import sample
 
 # One of HAT's networks, typed from its published layer lists.
 TITAN = """

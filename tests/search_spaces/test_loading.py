@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from search_spaces import SearchSpace, dump_space, load_space, parse_space, space_names
 from search_spaces.errors import SpaceFileError, UnknownNameError
-from search_spaces.operators import sample
 from search_spaces.space_form import LARGEST
 from search_spaces.toml import source
 from search_spaces.toml.bounds import check_bounds
 from search_spaces.toml.source import MAX_BYTES, TomlSource
+from search_spaces.variation import sample
 from tests.support.memory_cases import SPACE as WITH_MEMORY
 from tests.support.space_strategies import generator, spaces
 

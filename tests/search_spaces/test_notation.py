@@ -20,8 +20,8 @@ from search_spaces.architecture import (
 from search_spaces.errors import ArchitectureError
 from search_spaces.interchange import parse_architecture, write_architecture
 from search_spaces.notation import from_text, looks_like_text, to_text
-from search_spaces.operators import sample
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample
 from tests.support.space_strategies import generator, spaces
 
 NETWORK = Architecture(

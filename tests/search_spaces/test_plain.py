@@ -9,9 +9,9 @@ from nas.objectives.size import network_costs
 from search_spaces import plain
 from search_spaces.architecture import Architecture
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import enumerate_all, sample_distinct
 from search_spaces.plain import alone, plain_rows
 from search_spaces.space import SearchSpace
+from search_spaces.variation import enumerate_all, sample_distinct
 from tests.support.pipeline_cases import TINY, edited
 
 

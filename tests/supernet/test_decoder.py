@@ -12,8 +12,8 @@ from torch import Tensor
 from search_spaces.architecture import Architecture, AttentionKind
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
-from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings, TokenInput
+from search_spaces.variation import largest, smallest
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone, extract
 from supernet.sequence_models import LanguageModel, TranslationModel

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer, EncoderStack
 from search_spaces.costs import params
-from search_spaces.operators import largest, smallest
 from search_spaces.settings import ModelSettings
+from search_spaces.variation import largest, smallest
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone, extract, without_attention
 from supernet.models import EncoderClassifier

@@ -12,8 +12,8 @@ from experiments.plain_networks import PlainNetwork, plain_twin
 from search_spaces.architecture import AttentionKind
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import largest
 from search_spaces.settings import ModelSettings, TokenInput
+from search_spaces.variation import largest
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone
 from supernet.models import EncoderClassifier

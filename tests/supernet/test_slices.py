@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from experiments.update_operations import GpuOperations
 from search_spaces.loading import parse_space
-from search_spaces.operators import smallest
+from search_spaces.variation import smallest
 from supernet.extraction import extract
 from supernet.layers import ElasticLinear, side_by_side
 from supernet.slices import Casts, Slices, multiplied, prefix, stacked, used

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nas.run.folder import RunFolder
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 from tests.support import run_fixture
 
 MANY = 20_000

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from nas.search.pareto import hypervolume, non_dominated
 from nas.search.pruning.evidence import Candidate, candidates
-from search_spaces.operators import enumerate_all
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import Choice, Genotypes, SearchSpace, Slot
+from search_spaces.variation import enumerate_all
 
 Floats = NDArray[np.float64]
 

@@ -37,8 +37,8 @@ from search_spaces.files import write_atomically
 from search_spaces.loading import dump_space, load_space
 from search_spaces.measurement import Measurement
 from search_spaces.omni import OmniLayer, OmniMap
-from search_spaces.operators import sample_distinct
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.variation import sample_distinct
 
 Floats = NDArray[np.float64]
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer, EncoderStack
-from search_spaces.operators import sample_distinct
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace, Slot
+from search_spaces.variation import sample_distinct
 from supernet.building import build_supernet
 from supernet.models import EncoderClassifier
 

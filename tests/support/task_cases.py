@@ -10,8 +10,8 @@ import torch
 
 from search_spaces.architecture import Architecture
 from search_spaces.loading import parse_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 from supernet.building import build_supernet
 from supernet.data.examples import SearchData, Split
 from supernet.data.prepared import PairSplit, PreparedData, StreamSplit

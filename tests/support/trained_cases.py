@@ -17,8 +17,8 @@ from nas.run.folder import RunFolder
 from nas.search.front import FrontEntry, build_front
 from search_spaces.architecture import Architecture
 from search_spaces.loading import dump_space, parse_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 from supernet.building import build_network
 from supernet.data import synthetic
 from supernet.tasks.opening import open_task

@@ -24,8 +24,8 @@ from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, space_names
-from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest, smallest
 from supernet.data.manifest import read_manifest
 from supernet.training_costs import A100_OPS, USED_SHARE, training_costs
 from supernet.training_settings import TrainingSettings

@@ -15,7 +15,7 @@ from nas.search.evolution import Evaluate, Scores
 from nas.search.pareto import constrained_ranks, crowding_distance
 from search_spaces.genes import Value
 from search_spaces.genotypes import Genotypes, GenotypeSpace
-from search_spaces.operators import sample
+from search_spaces.variation import sample
 
 Floats = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from optuna.trial import FrozenTrial, create_trial
 from nas.objectives import OBJECTIVES
 from nas.search.searchers.base import Flags, Floats, Problem, Searcher
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.operators import sample
+from search_spaces.variation import sample
 
 SamplerName = Literal["random", "nsga2", "tpe", "gp"]
 # So many known networks in a row, and a new one is drawn at random: TPE can ask for the same few

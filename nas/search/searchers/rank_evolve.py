@@ -28,8 +28,8 @@ from nas.search.searchers.base import Problem, Searcher
 from nas.search.searchers.gain import by_chance, greedy_gain
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Genotypes, GenotypeSpace
-from search_spaces.operators import distinct, neighbours
 from search_spaces.space import Choice, SearchSpace
+from search_spaces.variation import distinct, neighbours
 
 # Rankers mostly err less than they fear, down to half as much, in what was observed next. Numbers
 # from 0.2 to 2 were compared in experiments/LOG.md.

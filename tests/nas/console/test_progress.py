@@ -20,7 +20,7 @@ from nas.console.progress import (
 from nas.run import events
 from search_spaces import load_space
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
-from search_spaces.operators import smallest
+from search_spaces.variation import smallest
 from search_spaces.wording import mark
 
 RUN: tuple[events.Event, ...] = (

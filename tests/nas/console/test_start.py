@@ -17,7 +17,7 @@ from nas import version
 from nas.console import options, plugins
 from nas.console.app import app
 from search_spaces import load_space, space_names
-from search_spaces.operators import smallest
+from search_spaces.variation import smallest
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = [

@@ -15,8 +15,8 @@ from search_spaces.attention import OPERATORS, operator_of
 from search_spaces.costs.genotypes import genotype_state_bytes
 from search_spaces.costs.states import layer_state_bytes
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 from supernet.attention.kernels import KERNELS
 from supernet.building import build_network
 from supernet.plan import decoder_of, decoder_spans

@@ -31,7 +31,7 @@ from nas.stages.pipeline import run_search
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
-from search_spaces.operators import sample_distinct, smallest
+from search_spaces.variation import sample_distinct, smallest
 
 SPACE = parse_space(
     """\

@@ -106,7 +106,7 @@ def meter(tmp_path: Path) -> LatencyMeter:
 
 
 def networks(count: int) -> list[Architecture]:
-    from search_spaces.operators import sample_distinct
+    from search_spaces.variation import sample_distinct
 
     return SPACE.decode(sample_distinct(SPACE, np.random.default_rng(4), count))
 

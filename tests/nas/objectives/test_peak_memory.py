@@ -13,7 +13,7 @@ from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE
 from nas.search.front import read_front
 from search_spaces.errors import UnreachableLimitError
-from search_spaces.operators import enumerate_all
+from search_spaces.variation import enumerate_all
 from tests.support.pipeline_cases import finished, results, spec_of, tiny, work
 from tests.support.profile_cases import SPACE, made_profile
 

@@ -20,7 +20,7 @@ from nas.search.front import build_front, pick, read_front
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 from tests.support.pipeline_cases import logged, spec_of, tiny, work
 from tests.support.profile_cases import SPACE
 from tests.support.timing_cases import Machine

@@ -17,7 +17,7 @@ from nas.profiling.device_profile import DeviceProfile, read_device_profile
 from nas.profiling.profile_device import ProfileRequest, profile_device
 from nas.profiling.timed_work import time_session, timed_call
 from nas.search.uniform_networks import middle
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 from tests.support.profile_cases import SPACE, WORKLOAD
 from tests.support.timing_cases import Machine
 

@@ -28,8 +28,8 @@ from nas.search.uniform_networks import cheapest_rows, kind_of, kinds, largest_r
 from search_spaces.encoding import encode_features
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import enumerate_all, sample
 from search_spaces.space import Genotypes
+from search_spaces.variation import enumerate_all, sample
 from tests.support.pipeline_cases import edited
 from tests.support.profile_cases import SPACE, WORKLOAD, fake_timer, made_workload, planted_ms
 

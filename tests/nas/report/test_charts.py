@@ -18,7 +18,7 @@ from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
-from search_spaces.operators import sample
+from search_spaces.variation import sample
 from tests.support import report_cases
 from tests.support.report_cases import charts, trace
 from tests.support.run_fixture import OBSERVED, POPULATION, finished_run

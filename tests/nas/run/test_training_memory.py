@@ -21,7 +21,7 @@ from nas.run.training_memory import (
 )
 from search_spaces.costs import params
 from search_spaces.loading import load_space
-from search_spaces.operators import largest
+from search_spaces.variation import largest
 from supernet.building import supernet_params
 from supernet.training.loop import Trainer
 from supernet.training_costs import training_costs

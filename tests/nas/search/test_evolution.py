@@ -11,9 +11,9 @@ from nas.search.evolution import EvolutionSettings, Generation, Scores, archive,
 from nas.search.pareto import hypervolume, non_dominated
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import DamagedRunError, NasError, UsageError
-from search_spaces.operators import enumerate_all, largest, sample
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import SearchSpace, Slot
+from search_spaces.variation import enumerate_all, largest, sample
 
 SETTINGS = EvolutionSettings(population=24, generations=8)
 

@@ -18,7 +18,7 @@ from search_spaces.costs import flops, params
 from search_spaces.encoding import encode_features
 from search_spaces.genes import parse_genes
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import enumerate_all, sample
+from search_spaces.variation import enumerate_all, sample
 from tests.support.external_cases import GENES, ms
 from tests.support.pipeline_cases import TINY
 

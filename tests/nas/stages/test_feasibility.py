@@ -19,8 +19,8 @@ from nas.stages.base import Run
 from nas.stages.feasibility import cheapest, check_costs, check_limits, check_request, rounded_up
 from search_spaces.errors import NasError, UnreachableLimitError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space, space_names
-from search_spaces.operators import enumerate_all, largest, sample, smallest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import enumerate_all, largest, sample, smallest
 from tests.support.pipeline_cases import TINY, edited, finished, logged, spec_of, tiny, work
 
 pytestmark = pytest.mark.usefixtures("few_regressors")

@@ -45,7 +45,7 @@ from nas.stages.pipeline import run_search
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space
-from search_spaces.operators import largest
+from search_spaces.variation import largest
 from service.api.run_cache import read_run
 from service.dashboard.compare_views import fronts_drawing
 from service.dashboard.run_views import evidence

@@ -28,7 +28,7 @@ from nas.stages.attention import measure_views
 from nas.stages.pipeline import run_search
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, UsageError
-from search_spaces.operators import smallest
+from search_spaces.variation import smallest
 from supernet.tasks.evaluation import evaluate
 from tests.nas.run.test_omni_views import DEEP
 from tests.support.pipeline_cases import done_twice, finished, results, spec_of, tiny, tree, work

@@ -23,8 +23,8 @@ from search_spaces.costs.genotypes import genotype_totals
 from search_spaces.costs.layers import kernel
 from search_spaces.errors import ArchitectureError, UnknownNameError, UsageError
 from search_spaces.loading import load_space
-from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.variation import sample
 
 IMAGES = ModelSettings(
     ImageInput(8, 4, 3), max_length=5, num_classes=10, head_dim=8, class_token=True

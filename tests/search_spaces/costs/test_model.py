@@ -22,8 +22,8 @@ from search_spaces.architecture import (
 )
 from search_spaces.costs import cost, params
 from search_spaces.loading import load_space
-from search_spaces.operators import sample
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.variation import sample
 from supernet.attention.causal_linear import CHUNK_STATES
 from supernet.building import build_supernet
 from supernet.extraction import StandAlone, extract

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +16,7 @@ from fastapi.routing import APIRoute
 
 from nas.run.folder import RunFolder
 from search_spaces.json_text import finite_number, parse_json
-from service.api.routes import catalog, jobs, networks, results
+from service.api import routes as api_routes
 from service.auth import Role
 from service.dashboard import router as dashboard
 from service.settings import API_PREFIX
@@ -23,7 +25,9 @@ from tests.support.dashboard_cases import browser
 from tests.support.service_cases import SMOKE, Server, postgres_url, problem
 
 NESTED = "[" * 100_000 + "]" * 100_000
-API = (jobs, networks, results, catalog)
+API = [
+    import_module(f"{api_routes.__name__}.{one.name}") for one in iter_modules(api_routes.__path__)
+]
 NUL, HALF = "a\0b", "a\ud800b"
 
 

@@ -12,7 +12,7 @@ from latency.workload import Workload
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from search_spaces.measurement import Measurement
-from search_spaces.operators import largest, smallest
+from search_spaces.variation import largest, smallest
 from service.auth import Role
 from service.jobs.database import DatabaseAwayError
 from tests.support import service_api_cases

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
-from search_spaces.operators import sample_distinct
 from search_spaces.space import SearchSpace
+from search_spaces.variation import sample_distinct
 from supernet.building import build_network, build_supernet
 from supernet.extraction import StandAlone, Supernet, extract
 from supernet.inheritance.inherit import (

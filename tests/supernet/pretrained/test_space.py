@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from nas.console.app import app
 from search_spaces.errors import DataError
 from search_spaces.loading import parse_space
-from search_spaces.operators import largest
+from search_spaces.variation import largest
 from supernet.building import build_supernet
 from supernet.data.sources import Scale
 from supernet.extraction import extract

@@ -16,8 +16,8 @@ from nas.run.training_memory import supernet_text
 from search_spaces.architecture import Architecture
 from search_spaces.costs import flops, params
 from search_spaces.loading import dump_space, load_space, parse_space
-from search_spaces.operators import enumerate_all, largest, smallest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import enumerate_all, largest, smallest
 from supernet.building import build_supernet, supernet_params
 from supernet.decoder import ElasticDecoder
 from supernet.sequence_models import LanguageModel

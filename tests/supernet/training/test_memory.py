@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import UsageError
-from search_spaces.operators import sample
+from search_spaces.variation import sample
 from supernet.building import build_supernet
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder

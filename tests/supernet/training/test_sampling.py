@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from search_spaces.architecture import Architecture
-from search_spaces.operators import largest, smallest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest, smallest
 from supernet.plan import encoder_of
 from supernet.training.sampling import (
     FairSampler,

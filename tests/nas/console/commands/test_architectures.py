@@ -13,7 +13,7 @@ from search_spaces import load_space
 from search_spaces.hat import from_hat
 from search_spaces.interchange import parse_architectures, write_architecture
 from search_spaces.notation import from_text, to_text
-from search_spaces.operators import largest
+from search_spaces.variation import largest
 from tests.search_spaces.test_hat_format import TITAN
 from tests.support.trained_cases import begun, networks, with_front
 

@@ -23,7 +23,7 @@ from nas.console.commands import cache
 from nas.run.prepared_texts import read_prepared_texts, remove_prepared_texts
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
-from search_spaces.operators import sample_distinct
+from search_spaces.variation import sample_distinct
 from supernet.data.manifest import Manifest, SplitRecord, TokenizerRecord
 from tests.layering_rules import loaded
 

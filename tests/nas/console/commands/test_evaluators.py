@@ -25,7 +25,7 @@ from nas.run.evaluators.table import TableEvaluator
 from nas.run.folder import RunFolder
 from search_spaces.errors import UsageError
 from search_spaces.genes import parse_genes
-from search_spaces.operators import enumerate_all
+from search_spaces.variation import enumerate_all
 from tests.support.external_cases import CALLS, GENES, NUMBERS, asked_twice, calls, loss, ms
 from tests.support.pipeline_cases import ROOT
 

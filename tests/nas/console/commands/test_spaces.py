@@ -20,8 +20,8 @@ from search_spaces import dump_space, load_space, space_names
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.costs import CONVENTIONS, cost
 from search_spaces.counts import exponent, power_of_ten
-from search_spaces.operators import largest
 from search_spaces.space import SearchSpace
+from search_spaces.variation import largest
 
 DIGITS = load_space("digits")
 NETWORK = DIGITS.decode(largest(DIGITS))[0]

@@ -17,9 +17,9 @@ from nas.search.pruning.prune import PruningSettings, prune
 from nas.search.ranking.report_card import Fidelity, ReportCard
 from search_spaces.encoding import encode_features, feature_names
 from search_spaces.errors import UsageError
-from search_spaces.operators import enumerate_all, sample
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.space import SearchSpace, Slot
+from search_spaces.variation import enumerate_all, sample
 
 KINDS = ("softmax", "linear", "omni")
 QUICK = PruningSettings(sample=4096)

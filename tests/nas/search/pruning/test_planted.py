@@ -20,8 +20,8 @@ from nas.search.ranking.gaussian import GaussianProcess
 from nas.search.ranking.pairwise import PairwiseLinear, PairwiseTrees
 from nas.search.ranking.report_card import Fidelity, ReportCard, quick_card
 from search_spaces.encoding import encode_features
-from search_spaces.operators import sample
 from search_spaces.space import Choice, Genotypes
+from search_spaces.variation import sample
 from tests.support.planted import SPACE, Floats, Planted, Rugged, Truth
 
 SEEDS = range(300, 320)

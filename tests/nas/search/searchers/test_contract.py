@@ -32,7 +32,8 @@ from nas.search.searchers.optuna_study import (
 from nas.search.searchers.rank_evolve import RankEvolve, RankEvolveSettings
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space, parse_space
-from search_spaces.operators import (
+from search_spaces.space import Genotypes
+from search_spaces.variation import (
     distinct,
     enumerate_all,
     largest,
@@ -40,7 +41,6 @@ from search_spaces.operators import (
     sample_distinct,
     smallest,
 )
-from search_spaces.space import Genotypes
 from tests.support.pipeline_cases import TINY
 
 SPACE = parse_space(TINY, "space")
