@@ -24,8 +24,6 @@ from tests.support import report_cases
 from tests.support.external_cases import GENES, NUMBERS, Good, loss, ms
 from tests.support.run_fixture import OBSERVED, empty_run, finished_run
 
-pytestmark = pytest.mark.usefixtures("few_regressors")
-
 finished, run, contents = report_cases.finished, report_cases.run, report_cases.contents
 
 TABLES = ("front", "networks", "observations", "timeline")
