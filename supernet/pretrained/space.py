@@ -5,6 +5,7 @@ With the largest sizes and its own kinds of attention a network of the space is 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -171,7 +172,8 @@ def _brightest(file: Path, values: Mapping[str, Any]) -> float:
         raise DataError(
             f"{file}: rescale_factor is {shown(factor)}; right is a number above 0, usually 1/255"
         )
-    return round(BYTE * factor, 12)  # 1/255 is written with as many digits as there is room for
+    brightest = BYTE * factor
+    return 1.0 if math.isclose(brightest, 1.0) else brightest  # 1/255 ends at some digit
 
 
 def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int) -> list[float]:

@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache, partial, partialmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -197,7 +197,8 @@ def few_rankers() -> Iterator[None]:
 
     few = [lambda: PairwiseLinear(0.1), lambda: PairwiseLinear(0.01)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PairwiseTrees.__init__, "__defaults__", (20, 4, 0.3))
+        quick = partialmethod(PairwiseTrees.__init__, rounds=20, learning_rate=0.3)
+        patch.setattr(PairwiseTrees, "__init__", quick)
         patch.setattr(report_card, "default_candidates", lambda: (few, []))
         yield
 

@@ -157,6 +157,7 @@ def test_pictures_are_normalised_as_for_the_checkpoint(hub: Any, tmp_path: Path)
         ({"rescale_factor": 1 / 255, "image_mean": 0.3}, 0.3, 0.5),
         ({"rescale_factor": 0.00392156862745098, "image_mean": 0.3}, 0.3, 0.5),
         ({"rescale_factor": 2 / 255, "image_mean": 1.0}, 0.5, 0.25),
+        ({"rescale_factor": 1e-15, "image_mean": 0.0}, 0.0, 0.5 / 255e-15),
         ({"do_rescale": False, "image_mean": 127.5, "image_std": 51}, 0.5, 0.2),
         ({"do_rescale": False, "do_normalize": False}, 0.0, 1 / 255),
     ],
