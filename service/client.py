@@ -18,6 +18,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -90,7 +91,7 @@ class Client:
     def __init__(self, server: str | None = None, token: str | None = None) -> None:
         server = server or os.environ.get("NAS_SERVER") or DEFAULT_SERVER
         token = token or os.environ.get("NAS_TOKEN")
-        if not server.startswith(("http://", "https://")):
+        if not re.match(r"https?://[^/:?#]", server):
             raise UsageError(
                 f"--server, or NAS_SERVER, is an address such as http://127.0.0.1:8321; "
                 f"given {server!r}"

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from supernet.data.tokenizer import Tokenizer
 
+# Tasks whose networks answer with something that can be written on a line.
+WRITTEN: tuple[TaskName, ...] = ("classification", "language_modelling", "translation")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Reading:
@@ -91,7 +94,7 @@ def reading_of(data: OpenedData, settings: ModelSettings) -> Reading:
         settings: of the run's space.
 
     Raises:
-        UsageError: for networks that answer nothing that is written (embeddings).
+        UsageError: for networks whose answers are not written down, such as embeddings.
     """
     from supernet.tasks.classification import ClassificationTask
     from supernet.tasks.language_modelling import LanguageModellingTask
@@ -107,7 +110,7 @@ def reading_of(data: OpenedData, settings: ModelSettings) -> Reading:
     if isinstance(task, TranslationTask):
         words, written = task.source_tokenizer, task.target_tokenizer
         return Reading("translation", settings, source=words, target=written)
-    raise _no_words()
+    raise _no_words(task.kind)
 
 
 def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
@@ -127,8 +130,8 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
 
     package = open_package(folder)
     facts, blueprint = package.preprocessing.facts, package.blueprint
-    if blueprint.task == "embedding":
-        raise _no_words()
+    if blueprint.task not in WRITTEN:
+        raise _no_words(blueprint.task)
     reading = Reading(
         blueprint.task,
         blueprint.settings,
@@ -146,7 +149,9 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
     return Exported(blueprint.architecture, model, device), reading
 
 
-def _no_words() -> UsageError:
+def _no_words(task: str) -> UsageError:
+    if task != "embedding":
+        return UsageError(f"nas predict knows no way to write down what networks of {task} answer")
     return UsageError(
         "networks that embed texts answer with vectors: nas export writes them in the form of "
         "sentence-transformers"

@@ -8,7 +8,7 @@ run folder keeps it, and what the stages then took stands beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ MEASUREMENT = "measurement of a network"
 FIT = "fit of a ranker"
 GENERATION = "generation of an evolution"
 SECOND = "second"  # of what takes equally long everywhere: pauses between timings
+# No seconds: 1 where the speed of the machine comes and goes, otherwise 0.
+UNEVEN = "unevenness of the machine"
 
 TRAINED = RETRAIN.rstrip("-")  # the row of all networks that are trained at the end
 
@@ -48,12 +50,19 @@ class Part:
         count: how often.
         pieces: into which workers can share it out; 1 for what one process does.
         most: how often at most while other work disturbs it; None for no more often.
+        uneven: how often where the speed of the machine comes and goes; None for no more often.
     """
 
     unit: str
     count: float
     pieces: int = 1
     most: float | None = None
+    uneven: float | None = None
+
+    def times(self, unevenness: float) -> float:
+        """How often it is done on a machine that is more or less uneven, 0 to 1."""
+        more = 0.0 if self.uneven is None else self.uneven - self.count
+        return self.count + unevenness * more
 
 
 @dataclass(frozen=True)
@@ -70,9 +79,18 @@ class Plan:
     parts: tuple[Part, ...] = ()
     told: bool = True
 
+    @property
+    def units(self) -> Iterator[str]:
+        """What a calibration measures for it."""
+        for part in self.parts:
+            yield part.unit
+            if part.uneven is not None:
+                yield UNEVEN
+
     def seconds(self, calibration: Mapping[str, float], workers: int = 1) -> float | None:
         """How long it takes so many workers; None where that cannot be told."""
-        return self._sum([one.count for one in self.parts], calibration, workers)
+        unevenness = calibration.get(UNEVEN, 0.0)
+        return self._sum([one.times(unevenness) for one in self.parts], calibration, workers)
 
     def most_seconds(self, calibration: Mapping[str, float], workers: int = 1) -> float | None:
         """The same at most, while other work disturbs it."""
@@ -191,7 +209,7 @@ class Duration:
 
     Attributes:
         stages: in order, those behind the check of the request.
-        calibration: what was measured → seconds.
+        calibration: what was measured → seconds, and `UNEVEN`.
         calibrated_s: seconds that measuring took.
         workers: that share the work.
         reason: why nothing is told; empty otherwise.
@@ -214,7 +232,8 @@ class Duration:
     def about(self) -> str:
         """What it was told from."""
         shared = f", for {self.workers:,} workers" if self.workers > 1 else ""
-        return f"from {self.calibrated_s:.1f} s of calibration on this machine{shared}"
+        uneven = ", whose speed comes and goes" if self.calibration.get(UNEVEN) else ""
+        return f"from {self.calibrated_s:.1f} s of calibration on this machine{uneven}{shared}"
 
     @property
     def warning(self) -> str:

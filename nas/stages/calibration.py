@@ -6,7 +6,8 @@ multiplied. How large the network is that will be chosen nobody knows yet: it is
 geometric mean of drawn ones and the largest plain one, or the baseline that was given.
 
 Other work on the machine comes in spells and only ever slows: the steps are done in rounds, and of
-each the fastest counts.
+each the fastest counts. Where it comes and goes all the time, timings take longer until they are
+believed (`latency.acceptance`): between the steps a network is timed, to see whether it does.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from latency.timer import MIN_SAMPLE_S, inference, is_long
+from latency import acceptance
+from latency.timer import MIN_SAMPLE_S, inference, is_long, time_calls
 from latency.turns import computing
+from latency.workload import Dtype
 from nas.objectives import OBJECTIVES, base_workload, exact
 from nas.profiling.timed_work import network_cost, session_rounds, timed_call
 from nas.run.duration import (
@@ -39,6 +42,7 @@ from nas.run.duration import (
     SCORE,
     SECOND,
     TIMING,
+    UNEVEN,
     UPDATE,
 )
 from nas.run.evaluator import validation_quality
@@ -66,6 +70,8 @@ NETWORKS = 4  # drawn, whose mean stands for all that a search looks at
 EXAMPLES = 16  # that are evaluated first; four times as many while that takes no time
 MOST_FITTED = 64  # networks; fitting takes in proportion to them, about
 LEAST_FITTED = 8
+# How often a network is timed to see whether the machine is uneven, and seconds for it in all.
+BEATS, LEAST_BEATS, BEATING_S = 3, 6, 3.0
 SHORT = BeamSettings(max_length_factor=1.0, max_length_offset=0)
 SHORT_GREEDY = replace(SHORT, beam_size=1)
 """Untrained networks never end a sentence; trained ones end it after about the source's length."""
@@ -83,17 +89,31 @@ def calibrate(
     """
     cards = [] if run.computes_on == "cpu" else range(torch.cuda.device_count())
     found: dict[str, float] = {}
+    steps, beats_ms = [unit for unit in units if unit != UNEVEN], list[float]()
     with computing(run.computes_on), torch.random.fork_rng(devices=cards):
         for _ in range(MOST_ROUNDS):
             torch.manual_seed(0)
             begun = clock()
             bench = _Bench(run, clock)
-            now = {unit: bench.measured(unit) for unit in units}
-            calm = bool(found) and all(found[unit] <= CALM * now[unit] for unit in units)
-            found = {unit: min(now[unit], found.get(unit, math.inf)) for unit in units}
+            now = {}
+            for unit in steps:
+                now[unit] = bench.measured(unit)
+                if UNEVEN in units and sum(beats_ms) * (1 + BEATS) < 1e3 * BEATING_S:
+                    beats_ms.append(bench.beat_ms())
+            calm = bool(found) and all(found[unit] <= CALM * now[unit] for unit in steps)
+            found = {unit: min(now[unit], found.get(unit, math.inf)) for unit in steps}
             if calm or clock() - begun > LONG_S:
                 break
-    return found
+    return found | ({UNEVEN: float(_uneven(beats_ms))} if UNEVEN in units else {})
+
+
+def _uneven(beats_ms: Sequence[float]) -> bool:
+    """Whether a network usually takes longer than in fast moments, which timings then wait for."""
+    if len(beats_ms) < LEAST_BEATS:
+        return False
+    near, fastest = acceptance.TOLERANCES.near, acceptance.UNIT_FASTEST / acceptance.UNIT_SESSIONS
+    fast_ms = float(np.mean(sorted(beats_ms)[: math.ceil(fastest * len(beats_ms))]))
+    return bool(np.median(beats_ms) > (1 + near) * fast_ms)
 
 
 class _Bench:
@@ -126,6 +146,21 @@ class _Bench:
             SECOND: lambda _: 1.0,
         }
         return ways[name](part)
+
+    def beat_ms(self) -> float:
+        """Milliseconds that a network takes just now."""
+        call, dtype = self._beating
+        (beat,) = time_calls(
+            [call], self._device, dtype=dtype, warmup=1, repeats=BEATS, clock=self._clock
+        )
+        return beat.median_ms
+
+    @cached_property
+    def _beating(self) -> tuple[Callable[[], object], Dtype]:
+        mode = OBJECTIVES[self._spec.timed[0]].mode
+        workload = base_workload(self._space).timed_as(mode)
+        (typical,) = self._space.decode(middle(self._space))
+        return timed_call(self._space, typical, workload, self._device), workload.dtype
 
     def _took(self, work: Callable[[], object]) -> float:
         begun = self._clock()

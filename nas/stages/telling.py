@@ -102,7 +102,7 @@ def _told(run: Run, known: Mapping[str, float]) -> Duration:
     begun = time.perf_counter()
     try:
         stages, workers = _plans(run, asked(run)), run.executor.width
-        units = dict.fromkeys(part.unit for _, _, plan in stages for part in plan.parts)
+        units = dict.fromkeys(unit for _, _, plan in stages for unit in plan.units)
         watch = Watch()
         seconds = {**known, **calibrate(run, [unit for unit in units if unit not in known])}
         busy = _why_busy(run, watch)

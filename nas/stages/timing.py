@@ -191,8 +191,8 @@ def sample_plan(asked: Asked, cost: Objective) -> Plan:
         more, most = UNIT_SESSIONS - usual, MOST_UNIT_SESSIONS - most_sessions(usual)
         unit = timing_unit(cost.name)
         parts.append(Part(unit, max(0, more) * beside, most=max(0, more, most) * beside))
-        pauses, most = UNIT_SESSIONS - 1, MOST_UNIT_SESSIONS - 1
-        parts.append(Part(SECOND, pauses * UNIT_SPACING_S, most=most * UNIT_SPACING_S))
+        pauses, most_s = UNIT_SESSIONS - 1, (MOST_UNIT_SESSIONS - 1) * UNIT_SPACING_S
+        parts.append(Part(SECOND, pauses * UNIT_SPACING_S, most=most_s, uneven=most_s))
     return Plan(what, tuple(parts))
 
 
@@ -209,9 +209,11 @@ def timing_parts(
         confirmations: how often at most the few that were not expected are timed again.
     """
     sessions, beside = sessions or sessions_of(asked), _beside(asked)
-    most = most_sessions(sessions) * (number + (1 + confirmations) * beside)
+    longest = most_sessions(sessions)
+    most = longest * (number + (1 + confirmations) * beside)
+    uneven = (sessions + longest) / 2 * (number + beside)  # half of them are timed to the end
     return [
-        Part(timing_unit(cost.name), sessions * (number + beside), most=most),
+        Part(timing_unit(cost.name), sessions * (number + beside), most=most, uneven=uneven),
         Part(SECOND, 0.0, most=(1 + confirmations) * patience_s()),
     ]
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from rich.table import Table
 
+from latency import acceptance
 from nas.console.commands.results import duration_words, final_lines
 from nas.console.tables import duration_table
 from nas.report import write_report
@@ -28,8 +29,11 @@ from nas.run.duration import (
     OWN_UPDATE,
     PLAIN_UPDATE,
     SCORE,
+    SECOND,
+    UNEVEN,
     UPDATE,
     Asked,
+    Duration,
     Plan,
     read_duration,
 )
@@ -137,6 +141,23 @@ def test_beside_other_work_timings_are_repeated_and_waited_for(
     assert counts(trained, most=True) == counts(trained)
 
 
+def test_where_the_speed_comes_and_goes_timings_take_longer() -> None:
+    new = Asked(digits().spec, digits().batches, {"latency_ms": 10}, frozenset({"latency_ms"}))
+    plan, unit = plan_of("latency")(new), "timing of a network in a session: latency_ms"
+    assert list(dict.fromkeys(plan.units)) == [unit, UNEVEN, SECOND]
+    even = {unit: 1.0, SECOND: 0.0, UNEVEN: 0.0}
+    beside = 9 + 3
+    assert plan.seconds(even) == 5 * (10 + beside) + 7 * beside
+    assert plan.seconds(even | {UNEVEN: 1.0}) == 7.5 * (10 + beside) + 7 * beside
+    waits = {unit: 0.0, SECOND: 1.0, UNEVEN: 1.0}
+    assert plan.seconds(waits | {UNEVEN: 0.0}) == 11 and plan.seconds(waits) == 59
+    assert plan.most_seconds(waits) == plan.most_seconds(waits | {UNEVEN: 0.0})
+    trained = plan_of("supernet")(new)
+    assert UNEVEN not in set(trained.units)
+    told = Duration(calibration={UNEVEN: 1.0}, calibrated_s=2.0)
+    assert told.about == "from 2.0 s of calibration on this machine, whose speed comes and goes"
+
+
 def test_elsewhere_nothing_is_timed() -> None:
     here, there = digits(), digits()
     there = Asked(there.spec, there.batches, elsewhere=True)
@@ -204,6 +225,36 @@ def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Pat
     assert torch.equal(torch.get_rng_state(), states[0])
     assert str(np.random.get_state()) == str(states[1])
     assert random.getstate() == states[2]
+
+
+@pytest.mark.parametrize(
+    ("beats_ms", "uneven"),
+    [
+        ([1.0, 1.04] * 15, False),
+        ([1.0, 1.2, 1.2] * 10, True),
+        ([1.0] * 20 + [3.0] * 10, False),  # spells of which timings need not wait for the end
+        ([1.0] * 10 + [3.0] * 20, True),
+        ([1.0, 3.0, 3.0, 3.0, 3.0], False),  # too few to tell
+    ],
+)
+def test_a_machine_is_uneven_where_a_network_is_seldom_fast(
+    monkeypatch: pytest.MonkeyPatch, beats_ms: list[float], uneven: bool
+) -> None:
+    monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
+    assert calibration._uneven(beats_ms) is uneven
+
+
+def test_a_network_is_timed_between_the_steps_to_see_whether_the_machine_is_uneven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(acceptance, "TOLERANCES", acceptance.Tolerances())
+    run, beats_ms = Run(finished_once(tmp_path / "run")), itertools.cycle([1.0, 2.0, 2.0])
+    monkeypatch.setattr(calibration._Bench, "measured", lambda *_: 0.5)
+    monkeypatch.setattr(calibration._Bench, "beat_ms", lambda _: next(beats_ms))
+    steps = (UPDATE, OWN_UPDATE, CHECK, EVALUATION, SCORE, FIT)
+    found = calibrate(run, (*steps, UNEVEN), lambda: 0.0)
+    assert found == dict.fromkeys(steps, 0.5) | {UNEVEN: 1.0}
+    assert UNEVEN not in calibrate(run, steps, lambda: 0.0)
 
 
 @pytest.mark.usefixtures("as_shipped")
