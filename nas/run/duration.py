@@ -146,6 +146,7 @@ class Asked:
         batches: of a pass over the training split, as often as settings ask for.
         untimed: timed objective → networks of the sample whose time is not known on this device.
         new_units: timed objectives that nothing was timed for yet on this device.
+        watched: whether it is known how fast this device is undisturbed.
         elsewhere: whether costs are predicted for another device and measured nowhere.
         test_share: examples of the whole validation split for each that networks are compared on.
     """
@@ -154,6 +155,7 @@ class Asked:
     batches: Callable[[TrainingSettings], int]
     untimed: Mapping[str, int] = field(default_factory=dict)
     new_units: frozenset[str] = frozenset()
+    watched: bool = False
     elsewhere: bool = False
     test_share: float = 1.0
 

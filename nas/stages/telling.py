@@ -18,6 +18,7 @@ import torch
 
 from latency.device import usable_cores
 from latency.machine import Watch, why_busy
+from latency.yardstick import SpeedRecord
 from nas.executors.attempts import out_of_memory
 from nas.objectives import OBJECTIVES
 from nas.profiling.timed_work import timing_threads
@@ -144,7 +145,7 @@ def _why(error: Exception) -> str:
 def asked(run: Run) -> Asked:
     """What a run is asked for, whose data are opened."""
     spec, executor = run.spec, run.executor
-    untimed, new = {}, set(spec.timed)
+    untimed, new, watched = {}, set(spec.timed), False
     if executor.settings.kind == "local" and spec.device_profile is None:
         rows = run.sampled_rows[: spec.budget.latency_samples]
         reference, *sample = run.space.decode(np.concatenate([middle(run.space), rows]))
@@ -152,12 +153,15 @@ def asked(run: Run) -> Asked:
             meter = run.meter(OBJECTIVES[name])
             untimed[name] = sum(not meter.known(one) for one in sample)
             new -= {name} if meter.known(reference) else set()
+            header = meter.header
+            watched = SpeedRecord(header.device, header.workload.dtype).read().known
     compared, whole = (task.describe()["num_valid"] for task in (run.quick_task, run.task))
     return Asked(
         spec,
         run.task.num_batches,
         untimed,
         frozenset(new),
+        watched,
         run.elsewhere is not None,
         whole / compared,
     )

@@ -42,6 +42,9 @@ from search_spaces.measurement import Measurement
 from search_spaces.space import Genotypes
 
 DOUBTFUL_WEIGHT = 0.1
+# Of the minute in which a device has shown how fast it is, the shares that go by on the whole where
+# its speed looks even, and where it comes and goes.
+UNWATCHED = (1 / 3, 1 / 2)
 
 
 def run_meter(run: Run, cost: Objective) -> Meter:
@@ -176,7 +179,8 @@ def _values(device: dict[str, object], names: list[str]) -> str:
 def sample_plan(asked: Asked, cost: Objective) -> Plan:
     """How much there is to do to time a sample: sessions of it, and of the reference alone.
 
-    Where nothing was timed yet the reference is timed more often, with pauses.
+    Where nothing was timed yet the reference is timed more often, with pauses, and on a device
+    whose speed is not known often enough to find that.
     """
     budget = asked.spec.budget
     if asked.spec.device_profile is not None:
@@ -191,8 +195,10 @@ def sample_plan(asked: Asked, cost: Objective) -> Plan:
         more, most = UNIT_SESSIONS - usual, MOST_UNIT_SESSIONS - most_sessions(usual)
         unit = timing_unit(cost.name)
         parts.append(Part(unit, max(0, more) * beside, most=max(0, more, most) * beside))
-        pauses, most_s = UNIT_SESSIONS - 1, (MOST_UNIT_SESSIONS - 1) * UNIT_SPACING_S
-        parts.append(Part(SECOND, pauses * UNIT_SPACING_S, most=most_s, uneven=most_s))
+        few_s, most_s = ((n - 1) * UNIT_SPACING_S for n in (UNIT_SESSIONS, MOST_UNIT_SESSIONS))
+        even, uneven = (0.0, 0.0) if asked.watched else UNWATCHED
+        pauses_s, longer_s = (few_s + share * (most_s - few_s) for share in (even, uneven))
+        parts.append(Part(SECOND, pauses_s, most=most_s, uneven=longer_s))
     return Plan(what, tuple(parts))
 
 
