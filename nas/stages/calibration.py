@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from latency import acceptance
-from latency.timer import MIN_SAMPLE_S, inference, is_long, time_calls
+from latency.timer import MIN_SAMPLE_S, Call, inference, is_long, time_calls
 from latency.turns import computing
 from latency.workload import Dtype
 from nas.objectives import OBJECTIVES, base_workload, exact
@@ -132,6 +132,7 @@ class _Bench:
         self._budget = run.spec.budget
         self._rng = np.random.default_rng(0)
         self._models: dict[str, Supernet] = {}
+        self._calls: dict[str, tuple[Call, Dtype, float]] = {}
         self._fit_s = 0.0
 
     def measured(self, unit: str) -> float:
@@ -156,18 +157,11 @@ class _Bench:
 
     def beat(self) -> None:
         """Note how many milliseconds a network takes just now."""
-        call, dtype = self._beating
+        call, dtype, _ = self._timed(self._spec.timed[0])
         (beat,) = time_calls(
             [call], self._device, dtype=dtype, warmup=1, repeats=BEATS, clock=self._clock
         )
         self._beats_ms.append(beat.median_ms)
-
-    @cached_property
-    def _beating(self) -> tuple[Callable[[], object], Dtype]:
-        mode = OBJECTIVES[self._spec.timed[0]].mode
-        workload = base_workload(self._space).timed_as(mode)
-        (typical,) = self._space.decode(middle(self._space))
-        return timed_call(self._space, typical, workload, self._device), workload.dtype
 
     def _took(self, work: Callable[[], object]) -> float:
         begun = self._clock()
@@ -319,19 +313,26 @@ class _Bench:
 
     def _timing(self, name: str) -> float:
         """Seconds that a session of the timer spends on a network, which is built for it."""
-        workload = base_workload(self._space).timed_as(OBJECTIVES[name].mode)
-        (typical,) = self._space.decode(middle(self._space))
-        begun = self._clock()
-        call = timed_call(self._space, typical, workload, self._device)
-        with inference(self._device, workload.dtype):
-            call()
-            built_s = self._clock() - begun  # with the call that warms up
+        call, dtype, built_s = self._timed(name)
+        with inference(self._device, dtype):
             call_s = self._took(call)
         if name == self._spec.timed[0] and self._beats_ms:  # which come at many moments
             call_s = min(call_s, min(self._beats_ms) / 1e3)
         rounds = session_rounds(self._budget.timing_rounds)
         before_s = 0.0 if is_long(call_s) else call_s
         return built_s + call_s + rounds * (before_s + max(call_s, MIN_SAMPLE_S))
+
+    def _timed(self, name: str) -> tuple[Call, Dtype, float]:
+        """What is timed of a typical network, and seconds of building it and of a first call."""
+        if name not in self._calls:
+            workload = base_workload(self._space).timed_as(OBJECTIVES[name].mode)
+            (typical,) = self._space.decode(middle(self._space))
+            begun = self._clock()
+            call = timed_call(self._space, typical, workload, self._device)
+            with inference(self._device, workload.dtype):
+                call()
+            self._calls[name] = call, workload.dtype, self._clock() - begun
+        return self._calls[name]
 
     def _measurement(self, name: str) -> float:
         workload = base_workload(self._space).timed_as(None)
