@@ -103,12 +103,13 @@ def _winner(run: RunContents) -> Html:
     begun = run.front is not None and run.front.checkpoint is not None
     reason = read_pick(run.spec.pick, run.costs).reason(run.quality, begun=begun)
     if picked.id == run.halving_winner:
-        reason = (
-            f"the best of the {words.plural(run.spec.retrain, 'candidate')} that began to train"
-        )
+        reason = "the best of the candidates that began to train"
+    name = tag("code", picked.id)
+    if run.front is not None and picked in run.front.entries:
+        name = tag("a", name, href=f"#network-{picked.id}")
     parts: list[str | Html] = [
         "The picked network is ",
-        tag("a", tag("code", picked.id), href=f"#network-{picked.id}"),
+        name,
         f" ({reason}; {words.outline(picked.network)}). ",
     ]
     result = next((one for one in run.retrained if one.id == picked.id), None)

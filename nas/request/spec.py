@@ -76,7 +76,8 @@ MOST_CANDIDATES = 16
 CANDIDATES_HELP = (
     "How many networks of the front begin that training: the picked one and those whose quality is "
     "nearest to its own. The better half goes on at every stop, and the last one left is the "
-    "winner (successive halving): 3 cost 1.7 trainings, 8 cost 2."
+    "winner (successive halving): 3 cost 1.7 trainings, 8 cost 2. Where nothing is said of what is "
+    "picked, the plain networks of the baseline that cost no more begin beside them."
 )
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 from nas.objectives import OBJECTIVES
 from nas.objectives.quality import NOISE
 from nas.request.spec import PLAIN, SearchSpec
-from nas.search.front import Baseline, Front, FrontEntry, Role
+from nas.search.front import SAME_COST, Baseline, Front, FrontEntry, Role
 from search_spaces.plain import plain_rows
 from search_spaces.tasks import LOWER_IS_BETTER
 
@@ -23,7 +23,9 @@ LABELS: Mapping[tuple[Role, ...], str] = {
     ("largest", "nearest"): "largest and nearest plain",
     ("own",): "given",
 }
-SAME_COST = 0.05  # a share of a cost below which it is called equal
+_BEST_PLAIN = (
+    "The winner is a plain network, which did better in training than the candidates of the front."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,9 @@ def comparisons(
         Comparison(
             one,
             LABELS[one.roles],
-            _sentence(one, _words(one, limited), winner, scores, front.objectives[1].name),
+            _BEST_PLAIN
+            if one.entry.id == winner.id and winner not in front.entries
+            else _sentence(one, _words(one, limited), winner, scores, front.objectives[1].name),
             scores.get(one.entry.id),
         )
         for one in front.baselines

@@ -74,16 +74,20 @@ class RunResults:
         """Every network that the run has looked at, by id.
 
         ``source`` tells where from: ``front``, ``verified`` and ``observed`` networks were
-        measured, those of the last ``population`` only predicted. Networks trained from scratch
-        have their scores in ``test_…`` and ``retrained_valid_…``.
+        measured, those of the last ``population`` only predicted, and of each ``baseline`` only
+        what it costs was measured. Networks trained from scratch have their scores in ``test_…``
+        and ``retrained_valid_…``.
         """
         run = self.contents
+        beside = () if run.front is None else run.front.baselines
         return self._networks(
             {
                 "front": self._found.entries,
                 "verified": run.verified,
                 "observed": run.observed,
                 "population": run.population,
+                # One of the user's own may have other genes.
+                "baseline": [one.entry for one in beside if "own" not in one.roles],
             }
         )
 

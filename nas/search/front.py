@@ -56,6 +56,7 @@ CHECKPOINT_SCHEMA = 5  # with checkpoint, and with predicted_for where schema 2 
 
 Role = Literal["largest", "nearest", "own"]
 ROLES: tuple[Role, ...] = get_args(Role)
+SAME_COST = 0.05  # a share of a cost below which it is called equal
 
 
 @dataclass(frozen=True)
@@ -511,9 +512,9 @@ def winner(front: Front, how: str, left: str | None) -> FrontEntry:
     Args:
         front: where from.
         how: what it picks, see `pick`; raises as that does.
-        left: see `read_winner`.
+        left: see `read_winner`; on the front or, where a plain network did best, beside it.
     """
-    halved = next((entry for entry in front.entries if entry.id == left), None)
+    halved = next((entry for entry in front.networks if entry.id == left), None)
     return halved or pick(front, how)
 
 

@@ -4,6 +4,10 @@ Successive halving: at every stop the better half stays, and the last one left i
 training then goes on to its end. With the shares below three candidates cost
 3 · 0.2 + 2 · 0.3 + 0.5 = 1.7 trainings.
 
+Beside the candidates of the front stand the plain networks that are trained in any case, to hold
+the winner against, where they cost no more than what is picked: supernets may prefer a mix of kinds
+of attention that is worse when it is trained alone (experiments/LOG.md, 2026-11-27).
+
 Source: Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter
 Optimization, 2016. The schedule of the learning rate is that of the whole training, so that the
 winner's goes on as if it had been alone.
@@ -16,12 +20,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
-from nas.objectives import QUALITY
+from nas.objectives import OBJECTIVES, QUALITY
+from nas.request.picks import SENSIBLE
+from nas.request.spec import SearchSpec
 from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HALVING_FILE, begun_file, checkpoints_folder
 from nas.run.stages import RETRAIN
-from nas.search.front import Front, pick, read_front, read_winner
+from nas.search.front import SAME_COST, Front, FrontEntry, pick, read_front, read_winner
 from nas.stages.base import Run
 from search_spaces.errors import UsageError
 
@@ -36,6 +42,7 @@ def work(run: Run) -> Iterator[Event]:
     try:
         front = read_front(run.folder)
         left = candidates(front, run.spec.pick, run.spec.retrain)
+        left += [one for one in plain_rivals(front, run.spec) if one not in left]
     except UsageError:  # nothing on the front is what the request picks, which retraining tells
         run.folder.append(HALVING_FILE, [])
         return
@@ -86,6 +93,32 @@ def candidates(front: Front, how: str, number: int) -> list[str]:
     others = [entry for entry in front.entries if entry.id != picked.id]
     others.sort(key=lambda entry: (distance(entry.value(QUALITY)), entry.id))
     return [picked.id, *(entry.id for entry in others[: number - 1])]
+
+
+def plain_rivals(front: Front, spec: SearchSpec) -> list[str]:
+    """The ids of the plain baselines that cost no more than the picked network in any objective.
+
+    None where the request says itself what it picks, or trains the picked network alone; and none
+    under a limit that is not counted, for baselines are not timed as often as what keeps limits.
+    """
+    counted_limits = all(OBJECTIVES[name].count is not None for name in spec.limits)
+    if spec.pick != SENSIBLE or spec.retrain < 2 or not counted_limits:
+        return []
+    picked, costs = pick(front, spec.pick), [one.name for one in front.objectives[1:]]
+
+    def affordable(entry: FrontEntry) -> bool:
+        for name in costs:
+            one = OBJECTIVES[name]
+            mine, most = entry.value(name), picked.value(name)
+            # A doubtful value decides nothing where there is another.
+            if name in {*entry.doubtful, *picked.doubtful} and name in entry.predicted:
+                mine, most = entry.predicted[name], picked.predicted.get(name, most)
+            if one.minimised(mine) > (1 + SAME_COST) * one.minimised(most):
+                return False
+        return True
+
+    plain = [one.entry for one in front.baselines if "own" not in one.roles]
+    return [entry.id for entry in plain if affordable(entry)]
 
 
 def stops(number: int) -> list[float]:

@@ -111,7 +111,13 @@ def test_costs_that_are_called_as_columns_have_columns_of_their_own(tmp_path: Pa
         for name in NAMES:
             assert there[f"cost_{name}"].tolist() == [measured[one][name] for one in there.index]
         assert there["time_in_attention"].tolist() == there["cost_source"].tolist()
-    assert set(run.networks["source"]) <= {"front", "verified", "observed", "population"}
+    assert set(run.networks["source"]) <= {
+        "front",
+        "verified",
+        "observed",
+        "population",
+        "baseline",
+    }
     assert run.front["on_front"].all() and not run.front["retrained"].any()
 
 

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 
+import nas.results
 from nas.console.commands.search import Here
 from nas.executors.retraining.stage import REACHED
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
+from nas.results.networks import choose_trained
 from nas.results.reader import read_contents
 from nas.results.state import read_state
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import checkpoints_folder
-from nas.search.front import Baseline, pick, read_front, read_winner
+from nas.search.front import Baseline, FrontEntry, pick, read_front, read_winner
 from nas.stages import halve
-from nas.stages.halve import candidates, stops
+from nas.stages.halve import candidates, plain_rivals, stops
 from nas.stages.pipeline import run_search
 from search_spaces.errors import UsageError
 from tests.nas.search.test_front import THREE, entry, front
@@ -109,6 +111,62 @@ def test_trainings_of_losers_that_go_on_behind_it_are_kept(tmp_path: Path) -> No
     assert read_winner(folder) == won
     left = {path.parent.name for path in folder.path.glob("retrained/*/checkpoints")}
     assert left == {won, baseline, begun} and lost not in left
+
+
+RUN = entry(0.2, 40)  # what is picked, for it is the only network
+
+
+@pytest.mark.parametrize(
+    ("plain", "asked", "joins"),
+    [
+        (entry(0.9, 40), {}, True),
+        (entry(0.9, 42), {}, True),  # which is called equal
+        (entry(0.9, 43), {}, False),
+        (entry(0.9, 20), {"limits": {"params": 1e6}}, True),
+        (entry(0.9, 20), {"limits": {"latency_ms": 1.0}}, False),
+        (entry(0.9, 20), {"pick": "best"}, False),
+        (entry(0.9, 20), {"retrain": 1}, False),
+    ],
+)
+def test_plain_networks_that_cost_no_more_train_beside_the_candidates(
+    plain: FrontEntry, asked: dict[str, Any], joins: bool
+) -> None:
+    spec: Any = SimpleNamespace(**({"pick": "sensible", "retrain": 3, "limits": {}} | asked))
+    made = replace(front(RUN), baselines=(Baseline(plain, ("nearest",)),))
+    assert plain_rivals(made, spec) == [plain.id] * joins
+    own = replace(made, baselines=(Baseline(plain, ("own",)),))
+    assert plain_rivals(own, spec) == []
+
+
+def test_of_a_doubtful_cost_the_predicted_one_decides() -> None:
+    spec: Any = SimpleNamespace(pick="sensible", retrain=2, limits={})
+    picked = replace(RUN, predicted={"quality": 0.2, "flops": 40.0})
+    slow = replace(entry(0.9, 90), doubtful={"flops": "noise"}, predicted={"flops": 30.0})
+    made = replace(front(picked), baselines=(Baseline(slow, ("nearest",)),))
+    assert plain_rivals(made, spec) == [slow.id]
+    slower = replace(slow, predicted={"flops": 50.0})
+    assert plain_rivals(replace(made, baselines=(Baseline(slower, ("nearest",)),)), spec) == []
+
+
+def test_a_plain_network_beside_the_front_may_win(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(halve, "candidates", lambda *_: [])  # which have all done worse
+    asked: dict[str, Any] = {"retrain": 2, "baseline": "plain", "pick": "sensible"}
+    folder = finished(tmp_path / "run", numbers=LONG, **asked)
+    won, known = read_winner(folder), read_front(folder)
+    assert won in {one.entry.id for one in known.baselines} - {one.id for one in known.entries}
+    state = read_state(folder, thorough=True)
+    assert (state.picked, state.summary, state.problems) == (won, "finished", ())
+    assert {one["id"] for one in state.retrained} == {one.entry.id for one in known.baselines}
+    said = [one.sentence for one in state.comparisons(folder.spec)]
+    assert any(text.startswith("The winner is a plain network") for text in said)
+    page = (folder.path / "report.html").read_text("utf-8")
+    assert f'href="#network-{won}"' not in page and "The winner is a plain network" in page
+    table = nas.results.open(folder.path).networks
+    assert list(table.index[table["picked"]]) == [won]
+    assert table.loc[won, "source"] == "baseline" and table.loc[won, "retrained"]
+    assert choose_trained(folder, None) == won
 
 
 def test_a_pick_that_nothing_meets_keeps_no_report_away(tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def test_where_the_speed_comes_and_goes_timings_take_longer() -> None:
     assert plan.seconds(even | {UNEVEN: 1.0}) == 7.5 * (10 + beside) + 7 * beside
     waits = {unit: 0.0, SECOND: 1.0, UNEVEN: 1.0}
     assert plan.seconds(waits | {UNEVEN: 0.0}) == 11 + 48 / 3
-    assert plan.seconds(waits) == 11 + 48 / 2
+    assert plan.seconds(waits) == 11 + 48 * 2 / 3
     watched = plan_of("latency")(replace(new, watched=True))
     assert watched.seconds(waits) == watched.seconds(waits | {UNEVEN: 0.0}) == 11
     assert plan.most_seconds(waits) == plan.most_seconds(waits | {UNEVEN: 0.0})
