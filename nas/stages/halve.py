@@ -42,6 +42,7 @@ def work(run: Run) -> Iterator[Event]:
     try:
         front = read_front(run.folder)
         left = candidates(front, run.spec.pick, run.spec.retrain)
+        number = len(left)
         left += [one for one in plain_rivals(front, run.spec) if one not in left]
     except UsageError:  # nothing on the front is what the request picks, which retraining tells
         run.folder.append(HALVING_FILE, [])
@@ -53,7 +54,8 @@ def work(run: Run) -> Iterator[Event]:
     if settings.check_every >= settings.epochs and len(left) > 1:
         yield Note(STAGE, "no check comes before the end of a training: the picked network wins")
         left = left[:1]
-    for share in stops(len(left)):
+    # What is trained in any case makes no stop earlier.
+    for share in stops(min(len(left), max(number, 2))):
         known = {one["id"]: one["loss"] for one in lines if one.get("share") == share}
         missing = [one for one in left if one not in known]
         for event in run.executor.retrain(run, missing, share) if missing else ():

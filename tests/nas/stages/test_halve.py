@@ -148,6 +148,25 @@ def test_of_a_doubtful_cost_the_predicted_one_decides() -> None:
     assert plain_rivals(replace(made, baselines=(Baseline(slower, ("nearest",)),)), spec) == []
 
 
+@pytest.mark.parametrize(("number", "shares"), [(1, [0.5] * 3), (3, [0.2] * 5 + [0.5] * 3)])
+def test_plain_networks_make_no_stop_earlier(
+    tmp_path: Path, number: int, shares: list[float]
+) -> None:
+    asked: dict[str, Any] = {"retrain": 3, "pick": "sensible", "baseline": "plain"}
+    folder = RunFolder.create(tmp_path / "run", spec_of(tmp_path / "spec", numbers=LONG, **asked))
+    ids = with_front(folder, number + 2)
+    made = read_front(folder)
+    beside = [replace(pick(made, one), measured={"flops": 1.0}) for one in ids[number:]]
+    held = tuple(Baseline(one, ("nearest",)) for one in beside)
+    held_against = replace(made, entries=made.entries[:number], baselines=held)
+    folder.write_json("pareto.json", held_against.to_json())
+    run: Any = SimpleNamespace(folder=folder, spec=folder.spec, executor=Reaching())
+    list(halve.work(run))
+    lines = folder.read_journal("halving.jsonl")
+    assert [line["share"] for line in lines[:-1]] == shares
+    assert read_winner(folder) == ids[0]
+
+
 def test_a_plain_network_beside_the_front_may_win(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
