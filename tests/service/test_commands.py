@@ -161,7 +161,9 @@ def test_what_is_wrong_is_one_sentence(arguments: tuple[str, ...], code: int, wo
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8321", "ftp://127.0.0.1", "http://", "http://:8321"])
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:8321", "ftp://127.0.0.1", "http://", "http://:8321"]
+)
 def test_a_variable_that_is_no_address_is_wrong_use(
     monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
