@@ -86,9 +86,7 @@ def comparisons(
         Comparison(
             one,
             LABELS[one.roles],
-            _BEST_PLAIN
-            if one.entry.id == winner.id and winner not in front.entries
-            else _sentence(one, _words(one, limited), winner, scores, front.objectives[1].name),
+            _sentence(one, _words(one, limited), winner, scores, front),
             scores.get(one.entry.id),
         )
         for one in front.baselines
@@ -129,11 +127,11 @@ def _sentence(
     words: str,
     winner: FrontEntry,
     scores: Mapping[str, MainScore],
-    cost: str,
+    front: Front,
 ) -> str:
-    entry = baseline.entry
+    entry, cost = baseline.entry, front.objectives[1].name
     if entry.id == winner.id:
-        return f"The winner is itself {words}."
+        return f"The winner is itself {words}." if winner in front.entries else _BEST_PLAIN
     own, other = scores.get(winner.id), scores.get(entry.id)
     if own is None or other is None:
         return f"Against {words} ({entry.id}): not trained yet."

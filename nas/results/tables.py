@@ -86,8 +86,7 @@ class RunResults:
                 "verified": run.verified,
                 "observed": run.observed,
                 "population": run.population,
-                # One of the user's own may have other genes.
-                "baseline": [one.entry for one in beside if "own" not in one.roles],
+                "baseline": [one.entry for one in beside if one.plain],
             }
         )
 

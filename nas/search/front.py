@@ -150,6 +150,11 @@ class Baseline:
     entry: FrontEntry
     roles: tuple[Role, ...]
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is one of the space's plain networks; the user's own may have other genes."""
+        return "own" not in self.roles
+
     def to_json(self) -> dict[str, Any]:
         """As it stands in ``pareto.json`` and ``baselines.json``."""
         return {**self.entry.to_json(), "roles": list(self.roles)}

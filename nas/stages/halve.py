@@ -119,8 +119,7 @@ def plain_rivals(front: Front, spec: SearchSpec) -> list[str]:
                 return False
         return True
 
-    plain = [one.entry for one in front.baselines if "own" not in one.roles]
-    return [entry.id for entry in plain if affordable(entry)]
+    return [one.entry.id for one in front.baselines if one.plain and affordable(one.entry)]
 
 
 def stops(number: int) -> list[float]:
@@ -133,7 +132,10 @@ def stops(number: int) -> list[float]:
 
 
 def plan(asked: Asked) -> Plan:
-    """How much there is to do: every candidate up to the stop at which it is left."""
+    """How much there is to do: every candidate up to the stop at which it is left.
+
+    What plain networks are trained for beside them is told with the rest of their training.
+    """
     number, settings = asked.spec.retrain, asked.spec.budget.retrain
     training = asked.training(settings)
     parts, before, trained = [], 0.0, 0.0
