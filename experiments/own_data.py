@@ -6,11 +6,11 @@ Each folder of `nas data prepare` is searched by ``nas search --data DIR --hours
 Its winner's scores stand beside those of its baselines, which the search trained with the same
 steps, the largest plain transformer and the one of nearly the winner's cost, and of a plain
 transformer that had more: the winner with softmax attention in every place, trained from scratch
-for the time of the whole search, as somebody would who had not searched. Beside the time that was
-asked for stand that which its stages were told to take before they began and that which they took,
-with the stage that was furthest off; making the space and starting come on top in what the whole
-command took. What was searched or trained before under ``--work`` is not done again; the test split
-is read when a training has ended.
+for as many epochs as the winner would have in all of the hours, as somebody would who had not
+searched. Beside the time that was asked for stand that which its stages were told to take before
+they began and that which they took, with the stage that was furthest off; making the space and
+starting come on top in what the whole command took. What was searched or trained before under
+``--work`` is not done again; the test split is read when a training has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.table import Table
@@ -30,9 +32,11 @@ from rich.table import Table
 from experiments.harness import STDERR, Options, Study, note, table_of
 from experiments.retrained_twins import Job, score_test, train, twin
 from nas.console.formatting import NOTHING
-from nas.request.fitted_space import MOST_PASSES, RETRAIN
+from nas.request.fitted_space import MOST_PASSES
 from nas.results.state import RunState, read_state
+from nas.run.events import Progress
 from nas.run.folder import RunFolder
+from nas.run.stages import RETRAIN
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import NasError, UsageError
@@ -78,7 +82,7 @@ def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str
     results = {str(one["id"]): one for one in state.retrained}
     winner = Architecture.from_json(results[str(state.picked)]["architecture"])
     plain_ones = [one.baseline for one in state.comparisons(run.spec)]
-    settings = _longer(run.spec.budget.retrain, manifest)
+    settings = _longer(run.spec.budget.retrain, manifest, hours * 3600 / _epoch_s(run, winner.id))
     job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
@@ -154,12 +158,21 @@ def _check_data(run: RunFolder, folder: Path) -> None:
         )
 
 
-def _longer(settings: TrainingSettings, manifest: Manifest) -> TrainingSettings:
-    """A training that takes as long as the whole search, as far as the data have something new."""
-    epochs = round(settings.epochs / RETRAIN)
+def _epoch_s(run: RunFolder, winner: str) -> float:
+    """Seconds of a usual epoch of the winner's training, which others may have interrupted."""
+    times = [
+        seconds
+        for seconds, event in run.events(RETRAIN + winner)
+        if isinstance(event, Progress) and event.total
+    ]
+    return median(after - before for before, after in pairwise(times))
+
+
+def _longer(settings: TrainingSettings, manifest: Manifest, epochs: float) -> TrainingSettings:
+    """A training of so many epochs, as far as the data have something new."""
     if not settings.epoch_updates:
         epochs = min(epochs, MOST_PASSES[manifest.content])
-    return replace(settings, epochs=epochs, check_every=max(1, settings.check_every))
+    return replace(settings, epochs=round(epochs))
 
 
 def show(numbers: Mapping[str, Any]) -> Iterator[Table]:

@@ -24,13 +24,18 @@ Size = Literal["tiny", "small", "medium", "large"]
 SIZE_NAMES: tuple[Size, ...] = get_args(Size)
 
 MOST_HOURS = 10_000.0
-# Shares of the time: what is left is for timing networks, for verifying and for the report.
-SUPERNET, RETRAIN, OBSERVE = 0.40, 0.30, 0.12
+# Shares of the time that timing networks leaves: for the supernet, for looking at networks, and for
+# all that is trained from scratch. The rest is for verifying and for the report.
+SUPERNET, OBSERVE, RETRAIN = 0.30, 0.09, 0.53
+# Trainings of networks of usual cost beside that of the largest: candidates and winner, which make
+# 1.7, and the plain network of the winner's cost.
+TRAININGS = 2.7
+MOST_TIMING_S = 45.0  # of networks, where nothing disturbs it
 # Passes over the training split after which small data are known by heart.
 MOST_PASSES = {"images": 150, "texts": 60, "pairs": 60, "stream": 30}
 # Fewer updates of a supernet than this order networks badly (experiments/LOG.md, rank_fidelity).
 LEAST_UPDATES = 1_000
-CHECKS, PROBES = 20, 4  # of the validation split in a training, and networks in each
+CHECKS, PROBES = 10, 4  # of the validation split in a training, and networks in each
 MOST_OBSERVED, LEAST_OBSERVED = 160, 40
 LEAST_COMPARED = 200
 MOST_POSITIONS = 4_096
@@ -193,17 +198,25 @@ def largest_size(manifest: Manifest) -> Size:
 
 
 def amounts_for(manifest: Manifest, pace: Pace, hours: float) -> Amounts:
-    """How much fits into a time at a pace."""
-    seconds = hours * 3600
+    """How much fits into a time at a pace, with the trainings of the baselines."""
+    seconds = hours * 3600 - min(MOST_TIMING_S, hours * 3600 / 5)
     most = MOST_PASSES[manifest.content] * pace.pass_updates
     # Networks are compared on no more examples than allow for a hundred of them.
     examples = manifest.splits["valid"].examples
     fits = int(OBSERVE * seconds / (100 * pace.example_s))
     compared = min(examples, max(LEAST_COMPARED, _round(fits)))
     observations = int(OBSERVE * seconds / (compared * pace.example_s))
+    checks_s = CHECKS * compared * pace.example_s  # in a training
+    usual_s = min(pace.update_s, pace.largest_update_s)
+
+    def updates(share: float, checked: float, update_s: float) -> int:
+        # At least half of a time is for updates.
+        spent = share * seconds - min(checked * checks_s, share * seconds / 2)
+        return _round(min(most, spent / update_s))
+
     return Amounts(
-        updates=_round(min(most, SUPERNET * seconds / pace.update_s)),
-        own_updates=_round(min(most, RETRAIN * seconds / pace.largest_update_s)),
+        updates=updates(SUPERNET, PROBES, pace.update_s),
+        own_updates=updates(RETRAIN, 1 + TRAININGS, pace.largest_update_s + TRAININGS * usual_s),
         pass_updates=pace.pass_updates,
         observations=max(LEAST_OBSERVED, min(MOST_OBSERVED, observations)),
         valid_examples=0 if compared == examples else compared,

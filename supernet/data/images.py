@@ -99,7 +99,7 @@ def read_arrays(path: str, needed: Sequence[str]) -> dict[str, NDArray[Any]]:
             missing = [name for name in needed if name not in archive.files]
             if missing:
                 raise DataError(
-                    f"{path} lacks the array {missing[0]}; it needs {ARRAYS}, "
+                    f"{path} lacks the array {missing[0]}; it needs {' and '.join(needed)}, "
                     f"and has {', '.join(archive.files) or 'none'}"
                 )
             optional = [name for name in ("class_names",) if name in archive.files]

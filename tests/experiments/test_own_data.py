@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ import pytest
 
 from experiments import own_data
 from experiments.harness import Study
-from experiments.own_data import STUDY, _longer, _scores, searched
-from nas.request.fitted_space import MOST_PASSES, RETRAIN
+from experiments.own_data import STUDY, _epoch_s, _longer, _scores, searched
+from nas.request.fitted_space import MOST_PASSES
 from supernet.data.manifest import read_manifest
 from supernet.training_settings import TrainingSettings
+from tests.support.pipeline_cases import tiny
 from tests.support.prepare_cases import pictures, run
 
 
@@ -59,11 +61,23 @@ def test_less_loss_and_more_of_all_else_is_better(
     assert cells["most off"] == ["retrain-a: 1800 s, took 1440 s"]
 
 
-def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(pets: Path) -> None:
+def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(
+    pets: Path, tmp_path: Path
+) -> None:
     manifest = read_manifest(pets)
-    pieces = _longer(TrainingSettings(epochs=20, epoch_updates=50), manifest)
-    assert pieces.epochs == round(20 / RETRAIN) and pieces.epoch_updates == 50
-    assert _longer(TrainingSettings(epochs=10_000), manifest).epochs == MOST_PASSES["images"]
+    pieces = _longer(TrainingSettings(epochs=20, epoch_updates=50), manifest, 66.6)
+    assert pieces.epochs == 67 and pieces.epoch_updates == 50
+    assert _longer(TrainingSettings(epochs=9), manifest, 1e4).epochs == MOST_PASSES["images"]
+
+
+def test_an_epoch_takes_its_usual_time_whatever_trained_between(tmp_path: Path) -> None:
+    lines = [
+        {"time": seconds, "event": "Progress", "stage": f"retrain-{name}", "done": 1, "total": 4}
+        for name, seconds in [("a", 1), ("a", 3), ("b", 4), ("a", 90), ("a", 92), ("a", 94)]
+    ]
+    folder = tiny(tmp_path / "run")
+    (folder.path / "events.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    assert _epoch_s(folder, "a") == 2
 
 
 def test_scores_of_a_split() -> None:

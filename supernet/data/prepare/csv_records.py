@@ -1,7 +1,12 @@
-"""Records of CSV files: which lines belong to one is found here, what is in its cells by pandas."""
+"""Records of CSV files: which lines belong to one is found here, what is in its cells by pandas.
+
+Between tabs a quotation mark is often a character like others, as in the sentence pairs of Tatoeba.
+Such a file is told by its cells: one holds a mark that no writer who quotes would have left there.
+"""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import StringIO
@@ -17,6 +22,8 @@ UNCLOSED = "a quotation mark that opens here is not closed"
 # A cell of CSV; `open` where its line ends between quotation marks. Inside of a cell that does not
 # begin with one they are characters like others.
 _CELL = '"[^"]*+(?:""[^"]*+)*+(?:"[^{0}]*+|(?P<open>\\Z))|[^{0}]*+'
+# A cell as whoever quotes writes it: between marks, or without any.
+_FITTING = '(?:"[^"]*+(?:""[^"]*+)*+"|[^"\t]*+)'
 
 Row = tuple[int, Mapping[str, Any] | str]  # its number, and what it holds or what is wrong with it
 
@@ -37,7 +44,26 @@ class _CsvRecord(NamedTuple):
     problem: str
 
 
-def _csv_records(path: Path, between: str) -> Iterator[_CsvRecord]:
+def _has_plain_marks(path: Path, columns: int) -> bool:
+    """Whether quotation marks between tabs are characters like others: some do not fit otherwise.
+
+    Only of a line that has all of the cells, taken as it stands, that is a sign.
+    """
+    cell = re.compile(_CELL.format("\t"))
+    fitting = re.compile(f"{_FITTING}(?:\t{_FITTING}){{{columns - 1}}}")
+    lines = list[str]()
+    for line, _ in numbered_lines(path):
+        lines.append(line)
+        _, inside = _ends_of_cells(line, len(lines) > 1, cell, "\t")
+        if inside and len(lines) <= MOST_LINES_OF_A_ROW:
+            continue
+        if lines[0].count("\t") == columns - 1 and not fitting.fullmatch("\n".join(lines)):
+            return True
+        lines = []
+    return bool(lines) and lines[0].count("\t") == columns - 1
+
+
+def _csv_records(path: Path, between: str, plain_marks: bool = False) -> Iterator[_CsvRecord]:
     """Which lines belong together: a line feed between quotation marks ends no record.
 
     pandas, which reads what is in the cells, tells neither where a record begins nor that cells
@@ -46,6 +72,10 @@ def _csv_records(path: Path, between: str) -> Iterator[_CsvRecord]:
     Raises:
         DataError: for a quotation mark that is not closed for very long.
     """
+    if plain_marks:
+        for number, (line, wrong) in enumerate(numbered_lines(path), start=1):
+            yield _CsvRecord(number, line, line.count(between) + 1, wrong)
+        return
     cell = re.compile(_CELL.format(re.escape(between)))
     lines, begun, ends, problem = list[str](), 0, 0, ""
     for number, (line, wrong) in enumerate(numbered_lines(path), start=1):
@@ -122,11 +152,12 @@ def csv_rows(path: Path, between: str) -> Iterator[Row]:
     Arguments and errors as for `csv_columns`; a quotation mark may also not be closed for long.
     """
     names, between = csv_columns(path, between)
-    records = (one for one in _csv_records(path, between) if not _is_blank(one, len(names)))
+    plain = between == "\t" and _has_plain_marks(path, len(names))
+    records = (one for one in _csv_records(path, between, plain) if not _is_blank(one, len(names)))
     next(one for one in records if one.text.strip())  # the header
     for part in _batches_of(records):
         whole = [one.text for one in part if not one.problem and one.cells == len(names)]
-        cells = iter(_cells(whole, between))
+        cells = iter(_cells(whole, between, plain))
         for one in part:
             if one.problem:
                 yield one.line, one.problem
@@ -155,12 +186,15 @@ def _batches_of(records: Iterable[_CsvRecord]) -> Iterator[list[_CsvRecord]]:
         yield part
 
 
-def _cells(records: Sequence[str], between: str) -> list[tuple[str, ...]]:
+def _cells(
+    records: Sequence[str], between: str, plain_marks: bool = False
+) -> list[tuple[str, ...]]:
     """The cells of records that have equally many, as texts: ``NA`` and ``001`` stay what they are.
 
     Args:
         records: of a CSV file, each whole.
         between: what stands between cells.
+        plain_marks: whether quotation marks are characters like others.
     """
     if not records:
         return []
@@ -174,6 +208,7 @@ def _cells(records: Sequence[str], between: str) -> list[tuple[str, ...]]:
         dtype=str,
         keep_default_na=False,
         skip_blank_lines=False,
+        quoting=csv.QUOTE_NONE if plain_marks else csv.QUOTE_MINIMAL,
         lineterminator="\n",
     )
     assert len(table) == len(records)

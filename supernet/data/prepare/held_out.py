@@ -173,8 +173,8 @@ def hold_out_ends(counts: Sequence[int], missing: Collection[str]) -> Codes:
     for split in missing:
         if SPLITS.index(split) not in codes_N:
             raise DataError(
-                f"{len(codes_N)} lines are too few lines to hold some out for the {split} split: "
-                f"give more, {mark(split)} FILE, or in a folder of texts a file called "
-                f"{split}.txt"
+                f"{len(codes_N):,} line{'s are' if len(codes_N) > 1 else ' is'} too few to hold "
+                f"some out for the {split} split: give more, {mark(split)} FILE, or in "
+                f"a folder of texts a file called {split}.txt; fold -s breaks a long line"
             )
     return codes_N

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
 IMAGES_PER_CHUNK = 1024
 PICTURES_PER_REPORT = 256
+# What arrays of images are called → those of their labels; a split may stand before or behind.
+PARTNERS = {"x": "y", "images": "labels"}
 GREY_MODES = ("1", "L", "LA", "La")
 
 SIDE, CHANNELS, CLASSES = 32, 3, 10
@@ -270,6 +272,10 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
             "a table with the columns image and label; texts from a table with text and label "
             "(.csv, .tsv, .jsonl, .parquet, .arrow, or a folder that datasets saved)"
         )
+    return _open_npz(path, split, doctor, report)
+
+
+def _open_npz(path: Path, split: str, doctor: Doctor, report: Report) -> dict[str, ImageSource]:
     arrays = _npz_names(path)
     read: Callable[[Path, str], ImageSource]
     if "train_jpeg" in arrays:
@@ -280,10 +286,15 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
             role = split if part == "train" else part
             return _packed(file, part, role, doctor, report)
     else:
-        known = {f"{axis}_{part}" for part in SPLITS for axis in "xy"}
-        has = [part for part in SPLITS if f"x_{part}" in arrays or part == split == "train"]
-        has = has or ["train"]
-        read = _arrays
+        pairs = _pairs(arrays)
+        if split == "train" or not pairs:
+            pairs.setdefault("train", ("x_train", "y_train"))
+        known = {*itertools.chain(*pairs.values())}
+        has = [part for part in SPLITS if part in pairs]
+
+        def read(file: Path, part: str) -> ImageSource:
+            return _arrays(file, *pairs[part])
+
     check_one_split(path, split, has)
     unread = sorted(arrays - known - {"class_names"})
     if unread:
@@ -306,20 +317,33 @@ def _npz_names(path: Path) -> set[str]:
         return set(archive.files)
 
 
-def _arrays(path: Path, part: str) -> ArrayImages:
-    names = (f"x_{part}", f"y_{part}")
-    found = read_arrays(str(path), names)
-    pixels = found[names[0]]
+def _pairs(arrays: set[str]) -> dict[str, tuple[str, str]]:
+    """Split → its images and labels: ``x_train``, ``val_images``, and ``images`` for training."""
+    by_name, pairs = {name.lower(): name for name in arrays}, dict[str, tuple[str, str]]()
+    for low, name in sorted(by_name.items()):
+        words = low.split("_")
+        kind = next((word for word in words if word in PARTNERS), "")
+        rest = [word for word in words if word != kind]
+        split = split_called(rest[0]) if rest else "train"
+        if kind and split and len(rest) < 2:
+            labels = "_".join(PARTNERS[kind] if word == kind else word for word in words)
+            pairs.setdefault(split, (name, by_name.get(labels, labels)))
+    return pairs
+
+
+def _arrays(path: Path, images: str, answers: str) -> ArrayImages:
+    found = read_arrays(str(path), (images, answers))
+    pixels = found[images]
     first = pixels.ndim == 4 and pixels.shape[1] in (1, 3) and pixels.shape[-1] not in (1, 3)
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4) or first or not len(pixels):
         raise DataError(
-            f"x_{part} of {path} is {pixels.dtype} of shape {pixels.shape}; it should be uint8 of "
+            f"{images} of {path} is {pixels.dtype} of shape {pixels.shape}; it should be uint8 of "
             "shape (images, height, width, channels), channels last"
         )
     pixels = pixels[..., None] if pixels.ndim == 3 else pixels
-    labels = _labels(found[names[1]], len(pixels), f"y_{part} of {path}")
+    labels = _labels(found[answers], len(pixels), f"{answers} of {path}")
     return ArrayImages(
-        f"x_{part} of {path}", pixels, labels, _names(path, found, labels), file_sha256(path)
+        f"{images} of {path}", pixels, labels, _names(path, found, labels), file_sha256(path)
     )
 
 

@@ -42,6 +42,8 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 }
 EXAMPLES = {"label": "0", "image": '"a.png"'}
 ROWS_PER_BATCH = 256
+LONGEST_NAME = 40  # of a column that nobody has said to read
+NO_NAMES = "; or if that is an example already, write a line above it that names the columns"
 
 
 class Record(NamedTuple):
@@ -93,14 +95,15 @@ class Columns:
         if self.forms == (("source", "target"),) and not self.given:
             # Two columns of one value, as in {"translation": {"de": …, "en": …}}, or just two.
             inside = [name for name in names if "." in name]
-            pairs = [pair for pair in (inside, names) if len(pair) == 2]
+            pairs = [pair for pair in (inside, names) if len(pair) == 2 and are_names(pair)]
             if pairs and not self.pair:
                 self.pair.update(zip(self.forms[0], pairs[0], strict=True))
             if any({*pair} == {*self.pair.values()} for pair in pairs):
                 return tuple(self.pair.values())
         if len(names) == 1 and [len(form) for form in self.forms] == [1] and not self.given:
             others = (usual for role, usual in USUAL_NAMES.items() if role != self.forms[0][0])
-            return None if names[0] in itertools.chain(*others) else (names[0],)
+            known = names[0] in itertools.chain(*others) or not are_names(names)
+            return None if known else (names[0],)
         return None
 
     def _rank(self, form: tuple[str, ...]) -> tuple[int, int]:
@@ -139,8 +142,16 @@ class Columns:
         say = " and ".join(mark(f"columns.{role}") for role in absent)
         return (
             f"has the columns {_listed(names)}: which holds the {' and the '.join(absent)}? "
-            f"Say so with {say}"
+            f"Say so with {say}{'' if are_names(names) else NO_NAMES}"
         )
+
+
+def are_names(names: Sequence[str]) -> bool:
+    """Whether columns can be called so: what is long or ends like a sentence is an example."""
+    return all(
+        len(name) <= LONGEST_NAME and len(name.split()) <= 4 and name[-1:] not in ".?!…"
+        for name in names
+    )
 
 
 def is_json(path: Path) -> bool:
@@ -424,7 +435,8 @@ def _shown(value: Any) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(map(repr, names)) if names else "none"
+    short = (n if len(n) <= LONGEST_NAME else f"{n[: LONGEST_NAME - 1]}…" for n in names)
+    return ", ".join(map(repr, short)) or "none"
 
 
 # -- rows of files --------------------------------------------------------------------------------

@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from nas.request.fitted_space import (
+    CHECKS,
     MOST_PASSES,
+    MOST_TIMING_S,
+    OBSERVE,
+    PROBES,
     RETRAIN,
     SIZE_NAMES,
     SUPERNET,
+    TRAININGS,
     Amounts,
     Pace,
     Size,
@@ -114,10 +119,20 @@ def test_a_size_that_is_asked_for_is_taken() -> None:
 def test_time_is_divided() -> None:
     pace = Pace(0.5, 1.0, 0.01, 1_000, 1)
     amounts = amounts_for(manifest("pairs"), pace, 2.0)
-    assert 0.9 * SUPERNET * 7200 <= amounts.updates * 0.5 <= SUPERNET * 7200
-    assert 0.9 * RETRAIN * 7200 <= amounts.own_updates <= RETRAIN * 7200
+    left = 7200 - MOST_TIMING_S
     compared = amounts.valid_examples or 1_000
-    assert amounts.observations * compared * 0.01 <= 0.13 * 7200
+    check_s = CHECKS * compared * 0.01
+    supernet = amounts.updates * 0.5 + PROBES * check_s
+    trained = amounts.own_updates * (1.0 + TRAININGS * 0.5) + (1 + TRAININGS) * check_s
+    assert 0.9 * SUPERNET * left <= supernet <= SUPERNET * left
+    assert 0.9 * RETRAIN * left <= trained <= RETRAIN * left
+    assert amounts.observations * compared * 0.01 <= OBSERVE * left
+
+
+def test_half_of_a_short_time_is_for_updates() -> None:
+    amounts = amounts_for(manifest("pairs"), Pace(0.01, 0.02, 0.01, 1_000, 1), 0.1)
+    left = 360 - MOST_TIMING_S
+    assert 0.8 * SUPERNET * left / 2 <= amounts.updates * 0.01 <= SUPERNET * left / 2
 
 
 def test_small_data_are_not_read_more_often_than_they_teach() -> None:

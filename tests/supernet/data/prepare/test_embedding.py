@@ -420,7 +420,7 @@ def test_too_few_lines_are_told(hub: Any, tmp_path: Path) -> None:
     )
     write(tmp_path / "texts" / "a.txt", ["one", "two"])
     found = TextFolder.read(tmp_path / "texts", read_checkpoint(model))
-    with pytest.raises(DataError, match=r"too few lines .* a file called valid\.txt"):
+    with pytest.raises(DataError, match=r"too few .* a file called valid\.txt"):
         found.prepare(tmp_path / "data", silent)
 
 

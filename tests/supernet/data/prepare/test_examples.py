@@ -112,6 +112,35 @@ def test_npz_images(tmp_path: Path, with_test: bool) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        [("train_images", "train_labels"), ("val_images", "val_labels")],
+        [("images_train", "labels_train"), ("images_valid", "labels_valid")],
+        [("X", "y"), ("X_dev", "y_dev")],
+        [("images", "labels"), ("dev_x", "dev_y")],
+    ],
+)
+def test_arrays_are_found_by_their_usual_names(
+    tmp_path: Path, names: list[tuple[str, str]]
+) -> None:
+    arrays = {}
+    for count, pair in zip((60, 24), names, strict=True):
+        pixels, labels = pictures(count, count)
+        arrays |= {pair[0]: pixels, pair[1]: labels[:, None]}
+    np.savez(tmp_path / "a.npz", **arrays)
+    train, valid, test = prepared(tmp_path, tmp_path / "a.npz")
+    assert [len(train) + len(test), len(valid)] == [60, 24]
+
+
+def test_images_need_labels_that_are_called_alike(tmp_path: Path) -> None:
+    pixels, labels = pictures(60)
+    np.savez(tmp_path / "a.npz", train_images=pixels, y=labels)
+    lacks = r"lacks the array train_labels; it needs train_images and train_labels, and has .*, y$"
+    with pytest.raises(DataError, match=lacks):
+        prepared(tmp_path, tmp_path / "a.npz")
+
+
 def test_two_classes_of_one_name_are_refused(tmp_path: Path) -> None:
     pixels, labels = pictures(60)
     names = np.array(["crane", "dog", "crane"])

@@ -88,5 +88,5 @@ def test_ends_of_files() -> None:
     assert codes.tolist() == [0] * 54 + [1] * 3 + [2] * 3 + [0] * 18 + [1] + [2]
     assert hold_out_ends([60], ("test",)).tolist() == [0] * 57 + [2] * 3
     assert np.bincount(hold_out_ends([1] * 40, ("valid", "test"))).tolist() == [36, 2, 2]
-    with pytest.raises(DataError, match=r"2 lines are too few lines .* --valid FILE"):
+    with pytest.raises(DataError, match=r"2 lines are too few .* --valid FILE"):
         hold_out_ends([2], ("valid", "test"))

@@ -465,6 +465,53 @@ def test_lines_of_blanks_are_none_of_several_columns(tmp_path: Path) -> None:
     assert [(one.line, bool(one.problem)) for one in found] == [(3, False), (4, True), (7, False)]
 
 
+PLAIN = [
+    ('"Well," he said, "go.', '"Nun, geh.'),
+    ('"Stay."', '"Bleib."'),
+    ("a", 'b "c'),
+    ('"one', "two"),
+    ("three", "four"),
+]
+
+
+def test_between_tabs_quotation_marks_may_be_characters_like_others(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    lines = ["source\ttarget", *("\t".join(pair) for pair in PLAIN), "alone"]
+    path.write_text("\n".join(lines) + "\n")
+    *found, short = read_records([path], TRANSLATED)
+    assert [(one.line, one.values) for one in found] == list(enumerate(PLAIN, start=2))
+    assert (short.line, short.problem) == (7, "has 1 cells, and there are 2 columns")
+    for number, (_, last) in enumerate(PLAIN[:4]):  # each is a sign by itself, but for the second
+        path.write_text(f"source\ttarget\n{lines[1 + number]}\nc\td\n")
+        (first, *_) = read_records([path], TRANSLATED)
+        assert first.values[1] == last.strip('"') if number == 1 else first.values == PLAIN[number]
+
+
+@pytest.mark.parametrize(
+    "cells", [("one\ntwo", "b"), ("a", "one\ntwo"), ('"', "\n"), ("\t", '"\n"')]
+)
+def test_whoever_quotes_between_tabs_may_break_lines(
+    tmp_path: Path, cells: tuple[str, str]
+) -> None:
+    path = tmp_path / "a.tsv"
+    rows = [("source", "target"), cells, ("c", "d"), cells]
+    with path.open("w", newline="") as file:
+        csv.writer(file, dialect="excel-tab").writerows(rows)
+    assert [one.values for one in read_records([path], TRANSLATED)] == rows[1:]
+
+
+@pytest.mark.parametrize("first", ["I have gone.\tIch bin gegangen.", f"Hi\t{'so ' * 20}"])
+def test_a_first_line_that_names_no_columns_is_no_header(tmp_path: Path, first: str) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text(f"{first}\nc\td\n")
+    with pytest.raises(DataError, match="write a line above it that names the columns") as raised:
+        list(read_records([path], Columns((("source", "target"),))))
+    assert len(str(raised.value)) < 400
+    path.write_text("It is so that this line is a sentence.\nand another\n")
+    with pytest.raises(DataError, match="names the columns"):
+        list(read_records([path], Columns((("text",),))))
+
+
 def slowly(text: str) -> list[tuple[int, Any]]:
     """Line and cells, or their number where it is not 2, as Python's own reader finds them."""
     reader, found, last = csv.reader(io.StringIO(text, newline="\n")), list[tuple[int, Any]](), 0
