@@ -63,7 +63,8 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {"family": manifest.content, "task": manifest.task, "bytes": size}
     for name, lines in (("left_out", prepared.bad), ("ignored", prepared.ignored)):
         found[name] = [_without_paths(one, source, out) for one in lines[:MOST_SHOWN]]
-    return {"found": {**found, "num_ignored": len(prepared.ignored)}}
+    more = {"num_ignored": len(prepared.ignored), "guessed": prepared.guessed}
+    return {"found": found | more}
 
 
 def _without_paths(text: str, source: Path, out: Path) -> str:

@@ -82,23 +82,25 @@ class DataUpload:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What a data set does not hold of the file that was uploaded.
+    """What a data set does not hold of the file that was uploaded, and what was guessed of it.
 
     Attributes:
         left_out: what could not be used, each with file and line.
         ignored: what was not read, such as columns that nothing needs; the first of it.
         num_ignored: all of it.
+        guessed: which columns were taken for source and target though no name says so.
     """
 
     left_out: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     num_ignored: int = 0
+    guessed: str = ""
 
     def told(self, worded: Callable[[str], str]) -> Findings:
         """The same in the words of whoever reads it."""
         left_out = tuple(worded(line) for line in self.left_out)
         ignored = tuple(worded(line) for line in self.ignored)
-        return Findings(left_out, ignored, self.num_ignored)
+        return Findings(left_out, ignored, self.num_ignored, self.guessed)
 
 
 class DataUploads(Uploads):
@@ -326,7 +328,8 @@ class DataUploads(Uploads):
         left_out, ignored = (
             tuple(map(str, facts.get(name, ()))) for name in ("left_out", "ignored")
         )
-        return Findings(left_out, ignored, int(facts.get("num_ignored", 0)))
+        guessed = str(facts.get("guessed", ""))
+        return Findings(left_out, ignored, int(facts.get("num_ignored", 0)), guessed)
 
     def names(self, viewer: Token) -> dict[str, Path]:
         """The data sets that somebody has uploaded, by name."""

@@ -222,6 +222,18 @@ def test_what_was_not_read_is_told(server: Server, alice: httpx.Client) -> None:
     alice.delete("/data/sets/wide")
 
 
+def test_what_was_taken_for_source_and_target_is_told(server: Server, alice: httpx.Client) -> None:
+    lines = b"en,de\n" + b"".join(f"the fox {n},der fuchs {n}\n".encode() for n in range(60))
+    place = begun(alice, lines, name="foxes", file="foxes.csv", task="translation")
+    put(alice, place, lines)
+    alice.post(f"{place}/finish")
+    assert ended(alice, place) is None
+    assert alice.get("/data/sets/foxes").json()["guessed"] == "en as source, de as target"
+    with browser(server, server.token("alice")) as page:
+        assert "Read: en as source, de as target" in said(page.get("/data/sets/foxes"))
+    alice.delete("/data/sets/foxes")
+
+
 def test_a_process_that_takes_too_much_is_lost_and_told_of(
     alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,8 +179,9 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
 
 
 def notes_of(prepared: Prepared) -> list[str]:
-    """What else there is to know: what was ignored, left out, or is in two splits."""
-    notes = [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
+    """What else there is to know: what was guessed, ignored, left out, or is in two splits."""
+    notes = [f"{'read':<9}{prepared.guessed}"] if prepared.guessed else []
+    notes += [*_first("ignored", prepared.ignored), *_first("left out", prepared.bad)]
     told = [*untold_classes(prepared.manifest), *shared_examples(prepared.manifest)]
     return [*notes, *(f"note     {one}" for one in told)]
 

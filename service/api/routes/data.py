@@ -107,13 +107,15 @@ class DataSetOut(UploadedDataOut):
     """A data set that was uploaded, with what `nas data prepare` tells of one.
 
     `splits` are those of its manifest, `left_out` is what could not be used, with file and line,
-    and `ignored` the first of the `num_ignored` things in the file that were not read.
+    and `ignored` the first of the `num_ignored` things in the file that were not read. `guessed`
+    are the columns that were taken for source and target though no name says so.
     """
 
     splits: dict[str, SplitRecord]
     left_out: list[str]
     ignored: list[str]
     num_ignored: int
+    guessed: str
 
 
 class UploadedDataPage(BaseModel):

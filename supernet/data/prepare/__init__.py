@@ -53,12 +53,14 @@ class Prepared(NamedTuple):
         found: whether it was there already.
         ignored: what there is among the files that was not read.
         bad: what is wrong with examples that were left out, each with file and line.
+        guessed: which columns were taken for source and target though no name says so.
     """
 
     manifest: Manifest
     found: bool
     ignored: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
+    guessed: str = ""
 
 
 def prepare(request: PrepareRequest, report: Report) -> Prepared:
@@ -82,7 +84,7 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     if not request.allow_overlap:
         refuse_equal_files(plan.contents)
     digest = request_digest(request.task, plan.settings, plan.inputs)
-    told = tuple(doctor.ignored), tuple(doctor.bad)
+    told = tuple(doctor.ignored), tuple(doctor.bad), doctor.guessed
     present = _present(request, digest)
     if present is not None:
         return Prepared(present, True, *told)

@@ -36,6 +36,7 @@ class Doctor:
         wrong: what leaving out examples does not mend, such as a file that is missing.
         ignored: what is there and is not read.
         skipped: examples that cannot be used, by the split they were given for.
+        guessed: what was taken for source and target though no name says so.
     """
 
     skip_bad: bool = False
@@ -43,6 +44,7 @@ class Doctor:
     wrong: list[str] = field(default_factory=list)
     ignored: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
+    guessed: str = ""
     _encodings: dict[tuple[Path, type[WrongEncoding]], _Lines] = field(default_factory=dict)
 
     def leave_out(self, split: str, place: str, reason: str) -> None:

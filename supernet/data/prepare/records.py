@@ -126,6 +126,11 @@ class Columns:
         )
         return " or ".join(f"{{{one}}}" for one in shown)
 
+    @property
+    def guess(self) -> str:
+        """Which columns were taken for a pair though no name says so; empty where none were."""
+        return ", ".join(f"{name} as {role}" for role, name in self.pair.items())
+
     def problem(self, names: Sequence[str]) -> str:
         """What to say when no form was found."""
         missing = [name for name in self.given.values() if name not in names]

@@ -365,6 +365,7 @@ class _Reading:
             if (self._done + lines) % RECORDS_PER_REPORT == 0:
                 self._report("Reading", self._done + lines, 0)
         self._done += lines
+        self._doctor.guessed = self._columns.guess
         if not lines:
             raise DataError(f"{paths[0]} holds no example; it should have one a line")
         sums = tuple(input_sha256(path) for path in paths)

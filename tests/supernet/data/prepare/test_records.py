@@ -254,6 +254,7 @@ def test_pairs_in_columns_are_held_out_so_that_no_side_is_shared(tmp_path: Path)
     path = write_as(tmp_path, "tsv", {"en": english, "de": german})
     made = run(tmp_path, source=(path,), target=(), valid=(), test=(), vocab_size=60)
     splits = made.manifest.splits
+    assert made.guessed == "en as source, de as target"
     assert sum(split.examples for split in splits.values()) == 300 and splits["test"].examples
     assert all(split.overlap == {} for split in splits.values())
     assert len(PAIRS.open(tmp_path / "out").valid) == splits["valid"].examples
