@@ -42,7 +42,8 @@ from search_spaces.costs import params
 from search_spaces.errors import NasError, UsageError
 from search_spaces.files import write_atomically
 from supernet.data.manifest import Manifest, read_manifest
-from supernet.training_settings import TrainingSettings
+from supernet.tasks.opening import open_task
+from supernet.training_settings import TrainingSettings, epoch_updates
 
 TOOK = "seconds.json"
 COMMAND = "from nas.console.app import app; app()"
@@ -82,11 +83,14 @@ def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str
     results = {str(one["id"]): one for one in state.retrained}
     winner = Architecture.from_json(results[str(state.picked)]["architecture"])
     plain_ones = [one.baseline for one in state.comparisons(run.spec)]
-    settings = _longer(run.spec.budget.retrain, manifest, hours * 3600 / _epoch_s(run, winner.id))
+    settings, space = run.spec.budget.retrain, run.spec.space
+    task = open_task(space, run.spec.dataset, run.spec.data, run.spec.seed)
+    a_pass = task.num_batches(settings)
+    passes, epochs = MOST_PASSES[manifest.content], hours * 3600 / _epoch_s(run, winner.id)
+    settings = _longer(settings, epochs, passes, a_pass)
     job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
-    space = run.spec.space
     return {
         "data": folder.name,
         "task": manifest.task,
@@ -168,11 +172,13 @@ def _epoch_s(run: RunFolder, winner: str) -> float:
     return median(after - before for before, after in pairwise(times))
 
 
-def _longer(settings: TrainingSettings, manifest: Manifest, epochs: float) -> TrainingSettings:
-    """A training of so many epochs, as far as the data have something new."""
-    if not settings.epoch_updates:
-        epochs = min(epochs, MOST_PASSES[manifest.content])
-    return replace(settings, epochs=round(epochs))
+def _longer(
+    settings: TrainingSettings, epochs: float, passes: int, num_batches: int
+) -> TrainingSettings:
+    """A training of so many epochs, as far as passes over the data have something new."""
+    whole = replace(settings, epoch_updates=0)
+    most = passes * epoch_updates(whole, num_batches) / epoch_updates(settings, num_batches)
+    return replace(settings, epochs=max(1, round(min(epochs, most))))
 
 
 def show(numbers: Mapping[str, Any]) -> Iterator[Table]:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from nas.objectives import exact
 from nas.request.fitted_space import Pace
 from nas.request.presets import budget_for
 from search_spaces.architecture import Architecture
@@ -32,6 +34,8 @@ from supernet.training_settings import TrainingSettings
 Clock = Callable[[], float]
 
 ENOUGH_S, MOST_UPDATES = 0.5, 12  # of training
+FEW = 6  # updates, which are so long that they take time as their networks take operations
+USUAL = 200  # networks that tell how many operations one takes in the mean
 EXAMPLES = 16  # that are evaluated
 GAIN = 0.9  # more threads have to be faster by this
 TYPICAL = 100  # batches that tell how large one is in the mean
@@ -78,7 +82,14 @@ def _pace(
 ) -> Pace:
     model = build_supernet(space, settings.dropout)
     with cpu_threads(threads):
-        update_s = update_seconds(model, build_sampler(space, settings, 0), few, settings, device)
+        update_s = update_seconds(
+            model,
+            build_sampler(space, settings, 0),
+            few,
+            settings,
+            device,
+            cost=partial(operations, space),
+        )
         largest_s = update_seconds(model, SingleNetwork(most), few, settings, device)
         begun = time.perf_counter()
         evaluate(few, model, most, few.valid, device=device)
@@ -86,6 +97,11 @@ def _pace(
     # A drawn network takes the share of the largest that it takes in training.
     share = min(1.0, update_s / largest_s)
     return Pace(update_s, largest_s, share * example_s, task.num_batches(settings), threads)
+
+
+def operations(space: SearchSpace, networks: Sequence[Architecture]) -> float:
+    """The mean operations of networks, in FLOPs."""
+    return float(exact(space, space.encode(networks), ("flops",))["flops"].mean())
 
 
 class _EnoughError(Exception):
@@ -106,6 +122,7 @@ class Stopwatch:
     ) -> None:
         self._sampler, self._clock = sampler, clock
         self._times: list[float] = []
+        self._drawn: list[list[Architecture]] = []
         self._reads: list[int] = []
         self._read = read or (lambda: len(self._times))
 
@@ -120,18 +137,29 @@ class Stopwatch:
         spent = self._times[1:]  # the first update warms up
         if len(spent) > MOST_UPDATES or (len(spent) > 1 and spent[-1] - spent[0] >= ENOUGH_S):
             raise _EnoughError
-        return self._sampler.draw()
+        self._drawn.append(self._sampler.draw())
+        return self._drawn[-1]
 
-    def timed(self) -> tuple[list[float], list[int]]:
-        """Seconds and sizes of updates: of those that were timed, but for the slowest for its size.
+    def timed(
+        self, cost: Callable[[Sequence[Architecture]], float] | None = None
+    ) -> list[tuple[float, int, float]]:
+        """Seconds, sizes and costs of updates: of those that were timed, but for the slowest.
 
-        Other work on the machine comes in spells.
+        Slow for its size and, where few were timed, for its cost: other work on the machine comes
+        in spells.
+
+        Args:
+            cost: of the networks of an update; 1 if not given, and where many were timed.
         """
         spent = [after - before for before, after in pairwise(self._times[1:])]
         sizes = [after - before for before, after in pairwise(self._reads)]
-        pairs = sorted(zip(spent, sizes, strict=False), key=lambda one: one[0] / one[1])
-        kept = pairs[:-1] or pairs
-        return [seconds for seconds, _ in kept], [size for _, size in kept]
+        costs = [1.0] * len(spent)
+        if cost is not None and len(spent) < FEW:
+            costs = [cost(networks) for networks in self._drawn[1:]]
+        found = sorted(
+            zip(spent, sizes, costs, strict=False), key=lambda one: one[0] / (one[1] * one[2])
+        )
+        return found[:-1] or found
 
 
 def typical_seconds(seconds: Sequence[float], sizes: Sequence[int], every: Iterable[int]) -> float:
@@ -157,9 +185,13 @@ def update_seconds(
     settings: TrainingSettings,
     device: str,
     clock: Clock = time.perf_counter,
+    cost: Callable[[Sequence[Architecture]], float] | None = None,
     **options: Any,
 ) -> float:
     """Seconds of an update of a training, its batches included.
+
+    Where an update takes long few are timed, and what was drawn for them may be several times as
+    large as networks are in the mean: their seconds are then told by their costs.
 
     Args:
         model: that is trained; its weights change.
@@ -168,6 +200,7 @@ def update_seconds(
         settings: the numbers.
         device: where.
         clock: seconds that only grow.
+        cost: of networks, in what their time is in proportion to; all cost the same if not given.
         **options: further arguments of `Trainer`.
     """
     read = 0
@@ -193,7 +226,11 @@ def update_seconds(
     with suppress(_EnoughError):
         for _ in trainer.run():
             pass
-    seconds, sizes = watch.timed()
+    seconds, sizes, costs = zip(*watch.timed(cost), strict=True)
     some = task.batches(settings, seed=0, epoch=0, device="cpu")
     every = (settings.accumulate * task.inputs(batch).numel() for batch in some)
-    return typical_seconds(seconds, sizes, every)
+    found = typical_seconds(seconds, sizes, every)
+    if cost is None or len(seconds) >= FEW - 1:
+        return found
+    usual = [network for _ in range(USUAL) for network in sampler.draw()]
+    return found * cost(usual) / statistics.fmean(costs)

@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -48,7 +48,15 @@ from nas.run.duration import (
 from nas.run.evaluator import validation_quality
 from nas.run.layer_distillation import inputs_of
 from nas.run.opened import OpenedRun
-from nas.run.pace import MOST_UPDATES, TYPICAL, Clock, typical_seconds, update_seconds
+from nas.run.pace import (
+    MOST_UPDATES,
+    TYPICAL,
+    USUAL,
+    Clock,
+    operations,
+    typical_seconds,
+    update_seconds,
+)
 from nas.search.evolution import EvolutionSettings, Scores, evolve
 from nas.search.ranking import Ensemble
 from nas.search.uniform_networks import middle
@@ -208,6 +216,7 @@ class _Bench:
             settings,
             self._device,
             self._clock,
+            partial(operations, self._space),
             teacher=self._run.teacher,
         )
 
@@ -267,7 +276,22 @@ class _Bench:
                     teacher=self._run.teacher,
                 )
             )
-        return float(np.mean(found))
+        return float(np.mean(found)) * self._usual(networks, len(found))
+
+    def _usual(self, networks: Sequence[Architecture], tried: int) -> float:
+        """How many times as dear as the first of some networks the usual one of the space is.
+
+        1 where all were tried, or where there is but one: what takes long, so that few are, takes
+        time in proportion to operations.
+        """
+        if tried == len(networks):
+            return 1.0
+        return self._usual_operations / operations(self._space, networks[:tried])
+
+    @cached_property
+    def _usual_operations(self) -> float:
+        rows = sample_distinct(self._space, np.random.default_rng(0), USUAL)
+        return operations(self._space, self._space.decode(rows))
 
     def _per_split(self, work: Callable[[Any, Architecture], object]) -> float:
         """Seconds that something takes with a network on the examples networks are compared on."""
@@ -284,7 +308,7 @@ class _Bench:
             count = min(4 * count, whole)
         others = others if seconds < ENOUGH_S else []
         every = [seconds, *(self._took(lambda one=one: work(part, one)) for one in others)]  # type: ignore[misc]
-        return float(np.mean(every)) * whole / count
+        return float(np.mean(every)) * self._usual(self._drawn, len(every)) * whole / count
 
     @cached_property
     def _check_s(self) -> float:

@@ -13,8 +13,6 @@ import pytest
 from experiments import own_data
 from experiments.harness import Study
 from experiments.own_data import STUDY, _epoch_s, _longer, _scores, searched
-from nas.request.fitted_space import MOST_PASSES
-from supernet.data.manifest import read_manifest
 from supernet.training_settings import TrainingSettings
 from tests.support.pipeline_cases import tiny
 from tests.support.prepare_cases import pictures, run
@@ -61,13 +59,12 @@ def test_less_loss_and_more_of_all_else_is_better(
     assert cells["most off"] == ["retrain-a: 1800 s, took 1440 s"]
 
 
-def test_the_plain_network_is_trained_for_the_time_of_the_whole_search(
-    pets: Path, tmp_path: Path
-) -> None:
-    manifest = read_manifest(pets)
-    pieces = _longer(TrainingSettings(epochs=20, epoch_updates=50), manifest, 66.6)
-    assert pieces.epochs == 67 and pieces.epoch_updates == 50
-    assert _longer(TrainingSettings(epochs=9), manifest, 1e4).epochs == MOST_PASSES["images"]
+def test_the_plain_network_is_trained_for_the_time_of_the_whole_search() -> None:
+    pieces = TrainingSettings(epochs=20, epoch_updates=50)
+    longer = _longer(pieces, 66.6, passes=60, num_batches=100)
+    assert longer.epochs == 67 and longer.epoch_updates == 50
+    assert _longer(pieces, 1e4, 60, 100).epochs == 120
+    assert _longer(TrainingSettings(epochs=9), 1e4, 60, 100).epochs == 60
 
 
 def test_an_epoch_takes_its_usual_time_whatever_trained_between(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,10 +49,11 @@ from nas.stages.calibration import calibrate
 from nas.stages.halve import stops_of
 from nas.stages.pipeline import run_search
 from nas.stages.telling import duration_of, plan_of
+from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, TooLargeError
 from search_spaces.loading import dump_space, load_space
 from supernet.training.sampling import SingleNetwork
-from tests.support.cli_fakes import SMALL
+from tests.support.cli_fakes import LARGE, SMALL
 from tests.support.pipeline_cases import finished_once, named, results, tiny
 
 BATCHES = 23
@@ -202,8 +204,8 @@ def test_a_stopwatch_leaves_out_the_first_update_and_the_slowest() -> None:
     with pytest.raises(Exception, match="^$"):
         for _ in range(9):
             watch.draw()
-    seconds, sizes = watch.timed()
-    assert seconds == pytest.approx([0.1, 0.1]) and sizes == [1, 1]
+    seconds, sizes, _ = zip(*watch.timed(), strict=True)
+    assert seconds == pytest.approx([0.1, 0.1]) and sizes == (1, 1)
 
 
 @pytest.mark.usefixtures("as_shipped")
@@ -216,11 +218,45 @@ def test_batches_of_few_tokens_say_what_those_of_many_take() -> None:
     with pytest.raises(Exception, match="^$"):
         for _ in range(9):
             watch.draw()
-    seconds, sizes = watch.timed()  # .3 s of 30, .1 s of 10, .5 s of 40: the slowest of its size
+    # .3 s of 30, .1 s of 10, .5 s of 40: the slowest of its size.
+    seconds, sizes, _ = zip(*watch.timed(), strict=True)
     assert dict(zip(sizes, seconds, strict=True)) == pytest.approx({30: 0.3, 10: 0.1})
 
 
-def test_units_are_differences_of_the_clock_and_no_generator_moves(tmp_path: Path) -> None:
+class Turns:
+    """A sampler that draws some networks in turn."""
+
+    def __init__(self, *networks: Architecture) -> None:
+        self._networks = itertools.cycle(networks)
+
+    def draw(self) -> list[Architecture]:
+        """The next one."""
+        return [next(self._networks)]
+
+
+@pytest.mark.usefixtures("as_shipped")
+def test_few_long_updates_are_told_by_the_operations_of_what_was_drawn() -> None:
+    sampler, large = Turns(SMALL, LARGE), 4.0
+
+    def cost(networks: Sequence[Architecture]) -> float:
+        return float(np.mean([large if one == LARGE else 1.0 for one in networks]))
+
+    times = iter([0.0, 9.0, 9.4, 9.6])  # .4 s of the large one, and .2 s, slow, of the small one
+    watch = Stopwatch(sampler, lambda: next(times))
+    with pytest.raises(Exception, match="^$"):
+        for _ in range(9):
+            watch.draw()
+    ((seconds, _, found),) = watch.timed(cost)
+    assert (seconds, found) == pytest.approx((0.4, large))
+    seconds, _, found = watch.timed()[0]  # without costs the small one is the faster
+    assert (seconds, found) == pytest.approx((0.2, 1.0))
+
+
+def test_units_are_differences_of_the_clock_and_no_generator_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("run.pace", "stages.calibration"):
+        monkeypatch.setattr(f"nas.{module}.operations", lambda space, networks: 1.0)
     run = Run(finished_once(tmp_path / "run"))
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     units = (UPDATE, OWN_UPDATE, PLAIN_UPDATE, CHOSEN_UPDATE, CHECK, EVALUATION, SCORE)
