@@ -6,8 +6,8 @@ Each folder of `nas data prepare` is searched by ``nas search --data DIR --hours
 Its winner's scores stand beside those of its baselines, which the search trained with the same
 steps, the largest plain transformer and the one of nearly the winner's cost, and of a plain
 transformer that had more: the winner with softmax attention in every place, trained from scratch
-for as many epochs as the winner would have in all of the hours, as somebody would who had not
-searched. Beside the time that was asked for stand that which its stages were told to take before
+for as many epochs as take all of the hours, at the pace of the winner's, as somebody would who had
+not searched. Beside the time that was asked for stand that which its stages were told to take before
 they began and that which they took, with the stage that was furthest off; making the space and
 starting come on top in what the whole command took. What was searched or trained before under
 ``--work`` is not done again; the test split is read when a training has ended.
@@ -36,6 +36,7 @@ from nas.request.fitted_space import MOST_PASSES
 from nas.results.state import RunState, read_state
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
+from nas.run.pace import operations
 from nas.run.stages import RETRAIN
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
@@ -83,12 +84,14 @@ def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str
     results = {str(one["id"]): one for one in state.retrained}
     winner = Architecture.from_json(results[str(state.picked)]["architecture"])
     plain_ones = [one.baseline for one in state.comparisons(run.spec)]
-    settings, space = run.spec.budget.retrain, run.spec.space
+    settings, space, network = run.spec.budget.retrain, run.spec.space, twin(winner, "softmax")
+    dearer = operations(space, [network]) / operations(space, [winner])
     task = open_task(space, run.spec.dataset, run.spec.data, run.spec.seed)
     a_pass = task.num_batches(settings)
-    passes, epochs = MOST_PASSES[manifest.content], hours * 3600 / _epoch_s(run, winner.id)
+    passes = MOST_PASSES[manifest.content]
+    epochs = hours * 3600 / (dearer * _epoch_s(run, winner.id))
     settings = _longer(settings, epochs, passes, a_pass)
-    job = Job("plain", str(run.path), twin(winner, "softmax"), settings, 1, str(run.path.parent))
+    job = Job("plain", str(run.path), network, settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
     return {
