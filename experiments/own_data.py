@@ -7,9 +7,9 @@ Its winner's scores stand beside those of its baselines, which the search traine
 steps, the largest plain transformer and the one of nearly the winner's cost, and of a plain
 transformer that had more: the winner with softmax attention in every place, trained from scratch
 for as many epochs as take all of the hours, at the pace of the winner's, as somebody would who had
-not searched. Beside the time that was asked for stand that which its stages were told to take before
-they began and that which they took, with the stage that was furthest off; making the space and
-starting come on top in what the whole command took. What was searched or trained before under
+not searched. Beside the time that was asked for stand that which its stages were told to take
+before they began and that which they took, with the stage that was furthest off; making the space
+and starting come on top in what the whole command took. What was searched or trained before under
 ``--work`` is not done again; the test split is read when a training has ended.
 """
 
