@@ -91,6 +91,7 @@ def _row(folder: Path, manifest: Manifest, hours: float, work: Path) -> dict[str
     passes = MOST_PASSES[manifest.content]
     epochs = hours * 3600 / (dearer * _epoch_s(run, winner.id))
     settings = _longer(settings, epochs, passes, a_pass)
+    settings = replace(settings, threads=run.spec.budget.threads)
     job = Job("plain", str(run.path), network, settings, 1, str(run.path.parent))
     note(f"{folder.name}: training the plain network")
     plain = train(job) | score_test(job)
