@@ -24,7 +24,8 @@ LABELS: Mapping[tuple[Role, ...], str] = {
     ("own",): "given",
 }
 _BEST_PLAIN = (
-    "The winner is a plain network, which did better in training than the candidates of the front."
+    "The winner is a plain network, which in training was as good as the candidates of the front, "
+    "or better."
 )
 
 

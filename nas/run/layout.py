@@ -32,6 +32,7 @@ BASELINES_FILE = "baselines.json"
 FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
 HALVING_FILE = "halving.jsonl"
+WINNER_FILE = "winner.json"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
 REPORT_FILE = "report.html"
 EVENTS_FILE = "events.jsonl"

@@ -37,7 +37,7 @@ from nas.request.picks import (
     saving_of,
 )
 from nas.run.folder import RunFolder, resuming
-from nas.run.layout import FRONT_FILE, HALVING_FILE
+from nas.run.layout import FRONT_FILE, HALVING_FILE, WINNER_FILE
 from nas.search.pareto import hypervolume, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
@@ -502,6 +502,23 @@ def read_front(folder: RunFolder) -> Front:
 
 
 def read_winner(folder: RunFolder) -> str | None:
+    """The id of the winner among the candidates; None where none was asked for, or yet.
+
+    It is what successive halving left, unless a plain network was as good in the end, see
+    `nas.stages.retrain.settle`.
+
+    Raises:
+        DamagedRunError: when it cannot be read.
+    """
+    left = read_left(folder)
+    if left is None or not folder.has(WINNER_FILE):
+        return left
+    settled = folder.read_json(WINNER_FILE)
+    fits = isinstance(settled, dict) and settled.get("left") == left  # of this halving
+    return str(settled.get("winner", left)) if fits else left
+
+
+def read_left(folder: RunFolder) -> str | None:
     """The id of the candidate that successive halving left; None where none was asked for, or yet.
 
     Raises:

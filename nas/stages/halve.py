@@ -97,16 +97,22 @@ def candidates(front: Front, how: str, number: int) -> list[str]:
     return [picked.id, *(entry.id for entry in others[: number - 1])]
 
 
-def plain_rivals(front: Front, spec: SearchSpec) -> list[str]:
-    """The ids of the plain baselines that cost no more than the picked network in any objective.
+def plain_rivals(front: Front, spec: SearchSpec, beside: FrontEntry | None = None) -> list[str]:
+    """The ids of the plain baselines that cost no more than a network in any objective.
+
+    Args:
+        front: where from.
+        spec: the request.
+        beside: the network; that which is picked if not given.
 
     None where the request says itself what it picks, or trains the picked network alone; and none
     under a limit that is not counted, for baselines are not timed as often as what keeps limits.
+    Raises as `nas.search.front.pick`.
     """
     counted_limits = all(OBJECTIVES[name].count is not None for name in spec.limits)
     if spec.pick != SENSIBLE or spec.retrain < 2 or not counted_limits:
         return []
-    picked, costs = pick(front, spec.pick), [one.name for one in front.objectives[1:]]
+    picked, costs = beside or pick(front, spec.pick), [one.name for one in front.objectives[1:]]
 
     def affordable(entry: FrontEntry) -> bool:
         for name in costs:

@@ -56,7 +56,7 @@ def run_search(
     from nas.run.stage_runner import run_stage
     from nas.stages.base import Run
     from nas.stages.report import report
-    from nas.stages.retrain import search_ids
+    from nas.stages.retrain import search_ids, settle
     from nas.stages.telling import CHECKED, tell
 
     where = settings or ExecutorSettings()
@@ -73,6 +73,7 @@ def run_search(
         try:
             if run.spec.evaluator is None:
                 yield from executor.retrain(run, search_ids(run))
+                settle(run)
         except NasError as error:  # a training that diverged; of all else the report tells
             failure = error
         yield from report(run)

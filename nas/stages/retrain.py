@@ -11,15 +11,16 @@ from pathlib import Path
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.executors.retraining.stage import change_trials
+from nas.objectives.quality import NOISE
 from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
 from nas.run.events import Event
 from nas.run.folder import RunFolder, resuming
-from nas.run.layout import begun_file, record_file
+from nas.run.layout import WINNER_FILE, begun_file, record_file, result_file
 from nas.run.stages import RETRAIN
-from nas.search.front import pick, read_front, read_winner, winner
+from nas.search.front import pick, read_front, read_left, read_winner, winner
 from nas.stages.base import Run
 from nas.stages.baseline import num_baselines
-from nas.stages.halve import stops_of, training_parts
+from nas.stages.halve import plain_rivals, stops_of, training_parts
 from search_spaces.errors import DamagedRunError, NasError
 
 
@@ -78,6 +79,30 @@ def search_ids(run: Run) -> list[str]:
         except DamagedRunError:
             run.folder.forget(RETRAIN + network_id, ())
     return list(dict.fromkeys([*first, *sorted(others & known)]))
+
+
+def settle(run: Run) -> None:
+    """Let a plain network win that costs no more than the winner of the halving and is as good.
+
+    All of them are trained whole by now, and what was ahead at half of a training may not be at its
+    end. As good is what is within the error of the winner's validation loss.
+    """
+    front, left = read_front(run.folder), read_left(run.folder)
+    (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
+    known = next((entry for entry in front.networks if entry.id == left), None)
+    plain = {one.entry.id for one in front.baselines if one.plain}
+    if known is None or known.id in plain:
+        return
+    rivals = plain_rivals(front, run.spec, known)
+    trained = [one for one in (known.id, *rivals) if run.folder.has(result_file(one))]
+    results = {one: run.folder.read_json(result_file(one)) for one in trained}
+    if known.id not in results:
+        return
+    loss = results[known.id]["valid_loss"]
+    most = loss + results[known.id].get("loss_error", NOISE * abs(loss))
+    best = min(results, key=lambda one: (one == known.id, results[one]["valid_loss"]))
+    if best != known.id and results[best]["valid_loss"] <= most:
+        run.folder.write_json(WINNER_FILE, {"left": known.id, "winner": best})
 
 
 def _check_front(folder: RunFolder) -> None:

@@ -1,0 +1,95 @@
+"""What a search trains at its end, and which of it wins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nas.run.folder import RunFolder
+from nas.search.front import Baseline, Role, pick, read_front, read_left, read_winner
+from nas.stages.retrain import settle
+from tests.support.pipeline_cases import spec_of
+from tests.support.trained_cases import with_front
+
+WINNER: dict[str, Any] = {"valid_loss": 0.5, "loss_error": 0.02}
+
+
+def run_of(path: Path, cost: float, roles: tuple[Role, ...] = ("nearest",)) -> tuple[Any, str, str]:
+    """A run whose halving left a network of cost 10, beside a baseline; their ids."""
+    asked: dict[str, Any] = {"retrain": 3, "pick": "sensible", "baseline": "plain"}
+    folder = RunFolder.create(path / "run", spec_of(path / "spec", **asked))
+    left, other = with_front(folder, 2)
+    made = read_front(folder)
+    beside = replace(pick(made, other), measured={"flops": cost})
+    entry = replace(pick(made, left), measured={"quality": 1.0, "flops": 10.0})
+    held = replace(made, entries=(entry,), baselines=(Baseline(beside, roles),))
+    folder.write_json("pareto.json", held.to_json())
+    folder.append("halving.jsonl", [{"winner": left}])
+    return SimpleNamespace(folder=folder, spec=folder.spec), left, other
+
+
+def trained(run: Any, name: str, **result: float) -> None:
+    run.folder.write_json(f"retrained/{name}/result.json", result)
+
+
+@pytest.mark.parametrize(
+    ("cost", "loss", "wins"),
+    [
+        (8.0, 0.519, True),  # within the error of the winner's
+        (8.0, 0.521, False),
+        (10.4, 0.4, True),  # which is called equal
+        (11.0, 0.4, False),
+    ],
+)
+def test_a_plain_network_that_costs_no_more_and_is_as_good_wins(
+    tmp_path: Path, cost: float, loss: float, wins: bool
+) -> None:
+    run, left, plain = run_of(tmp_path, cost)
+    trained(run, left, **WINNER)
+    trained(run, plain, valid_loss=loss, loss_error=0.3)
+    for _ in range(2):
+        settle(run)
+        assert read_winner(run.folder) == (plain if wins else left)
+        assert read_left(run.folder) == left
+    trained(run, plain, valid_loss=0.6)  # trained anew, it is worse
+    settle(run)
+    assert read_winner(run.folder) == left and not run.folder.has("winner.json")
+
+
+def test_without_an_error_the_usual_noise_counts(tmp_path: Path) -> None:
+    run, left, plain = run_of(tmp_path, 8.0)
+    trained(run, left, valid_loss=0.5)
+    for loss, winner in ((0.504, plain), (0.506, left)):
+        trained(run, plain, valid_loss=loss)
+        settle(run)
+        assert read_winner(run.folder) == winner
+
+
+def test_what_is_not_trained_or_somebodys_own_wins_nothing(tmp_path: Path) -> None:
+    run, left, plain = run_of(tmp_path / "a", 8.0)
+    trained(run, plain, valid_loss=0.1)
+    settle(run)
+    assert read_winner(run.folder) == left  # whose training has diverged
+    run, left, own = run_of(tmp_path / "b", 8.0, ("own",))
+    trained(run, left, **WINNER)
+    trained(run, own, valid_loss=0.1)
+    settle(run)
+    assert read_winner(run.folder) == left
+
+
+def test_another_halving_forgets_what_was_settled(tmp_path: Path) -> None:
+    run, left, plain = run_of(tmp_path, 8.0)
+    trained(run, left, **WINNER)
+    trained(run, plain, valid_loss=0.4)
+    settle(run)
+    assert read_winner(run.folder) == plain
+    (run.folder.path / "halving.jsonl").unlink()
+    assert read_winner(run.folder) is None
+    run.folder.append("halving.jsonl", [{"winner": "another"}])
+    assert read_winner(run.folder) == "another"
+    settle(run)  # which is on no front
+    assert not run.folder.has("winner.json")
