@@ -43,7 +43,7 @@ from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.genes import GeneNetwork
 from search_spaces.genotypes import GenotypeSpace, Network
-from search_spaces.json_text import UNREADABLE, finite_number
+from search_spaces.json_text import UNREADABLE, finite_number, read_as
 from search_spaces.wording import mark
 
 ReadNetwork = Callable[[Any], Network]
@@ -513,9 +513,15 @@ def read_winner(folder: RunFolder) -> str | None:
     left = read_left(folder)
     if left is None or not folder.has(WINNER_FILE):
         return left
-    settled = folder.read_json(WINNER_FILE)
-    fits = isinstance(settled, dict) and settled.get("left") == left  # of this halving
-    return str(settled.get("winner", left)) if fits else left
+    try:
+        settled = read_as(dict[str, str], folder.read_json(WINNER_FILE))
+        beside, settled_on = settled["left"], settled["winner"]
+    except UNREADABLE as error:
+        raise DamagedRunError(
+            f"{folder.path / WINNER_FILE} is damaged ({error}): delete it, and nas resume makes it "
+            "anew"
+        ) from error
+    return settled_on if beside == left else left  # of another halving
 
 
 def read_left(folder: RunFolder) -> str | None:

@@ -17,7 +17,7 @@ from nas.run.events import Event
 from nas.run.folder import RunFolder, resuming
 from nas.run.layout import WINNER_FILE, begun_file, record_file, result_file
 from nas.run.stages import RETRAIN
-from nas.search.front import pick, read_front, read_left, read_winner, winner
+from nas.search.front import Front, pick, read_front, read_left, read_winner, winner
 from nas.stages.base import Run
 from nas.stages.baseline import num_baselines
 from nas.stages.halve import plain_rivals, stops_of, training_parts
@@ -88,21 +88,30 @@ def settle(run: Run) -> None:
     end. As good is what is within the error of the winner's validation loss.
     """
     front, left = read_front(run.folder), read_left(run.folder)
-    (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
+    best = _as_good(run, front, left)
+    if best is not None:
+        run.folder.write_json(WINNER_FILE, {"left": left, "winner": best})
+    else:
+        (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
+
+
+def _as_good(run: Run, front: Front, left: str | None) -> str | None:
+    """The id of the plain network that wins in place of what halving left; None for none."""
     known = next((entry for entry in front.networks if entry.id == left), None)
-    plain = {one.entry.id for one in front.baselines if one.plain}
-    if known is None or known.id in plain:
-        return
-    rivals = plain_rivals(front, run.spec, known)
-    trained = [one for one in (known.id, *rivals) if run.folder.has(result_file(one))]
-    results = {one: run.folder.read_json(result_file(one)) for one in trained}
-    if known.id not in results:
-        return
-    loss = results[known.id]["valid_loss"]
-    most = loss + results[known.id].get("loss_error", NOISE * abs(loss))
-    best = min(results, key=lambda one: (one == known.id, results[one]["valid_loss"]))
-    if best != known.id and results[best]["valid_loss"] <= most:
-        run.folder.write_json(WINNER_FILE, {"left": known.id, "winner": best})
+    if known is None or any(one.plain and one.entry.id == left for one in front.baselines):
+        return None
+    trained = [one for one in (known.id, *plain_rivals(front, run.spec, known)) if _has(run, one)]
+    losses = {one: run.folder.read_json(result_file(one))["valid_loss"] for one in trained}
+    if known.id not in losses:  # its training has diverged
+        return None
+    loss = losses.pop(known.id)
+    error = run.folder.read_json(result_file(known.id)).get("loss_error", NOISE * abs(loss))
+    good = [one for one in losses if losses[one] <= loss + error]
+    return min(good, key=losses.__getitem__, default=None)
+
+
+def _has(run: Run, network_id: str) -> bool:
+    return run.folder.has(result_file(network_id))
 
 
 def _check_front(folder: RunFolder) -> None:

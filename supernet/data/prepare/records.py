@@ -102,8 +102,8 @@ class Columns:
                 return tuple(self.pair.values())
         if len(names) == 1 and [len(form) for form in self.forms] == [1] and not self.given:
             others = (usual for role, usual in USUAL_NAMES.items() if role != self.forms[0][0])
-            known = names[0] in itertools.chain(*others) or not are_names(names)
-            return None if known else (names[0],)
+            usable = names[0] not in itertools.chain(*others) and are_names(names)
+            return (names[0],) if usable else None
         return None
 
     def _rank(self, form: tuple[str, ...]) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import pytest
 from nas.run.folder import RunFolder
 from nas.search.front import Baseline, Role, pick, read_front, read_left, read_winner
 from nas.stages.retrain import settle
+from search_spaces.errors import DamagedRunError
 from tests.support.pipeline_cases import spec_of
 from tests.support.trained_cases import with_front
 
@@ -79,6 +80,14 @@ def test_what_is_not_trained_or_somebodys_own_wins_nothing(tmp_path: Path) -> No
     trained(run, own, valid_loss=0.1)
     settle(run)
     assert read_winner(run.folder) == left
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"left": "a"}'])
+def test_a_damaged_note_of_the_winner_is_told(tmp_path: Path, text: str) -> None:
+    run, _, _ = run_of(tmp_path, 8.0)
+    (run.folder.path / "winner.json").write_text(text)
+    with pytest.raises(DamagedRunError, match=r"winner\.json is damaged .*: delete it"):
+        read_winner(run.folder)
 
 
 def test_another_halving_forgets_what_was_settled(tmp_path: Path) -> None:
