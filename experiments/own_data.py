@@ -190,19 +190,17 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
     rows = []
     for row in numbers["rows"]:
         name, more = KNOWN_BY[row["task"]]
-        winner, plain = (row[one]["test"][name] for one in ("winner", "plain"))
-        better = "yes" if (winner >= plain) == more or winner == plain else "no"
+        winner, nearest = row["winner"], row["baselines"].get("nearest")
         rows.append(
             (
                 row["data"],
                 name,
-                f"{winner:.4g}",
-                f"{row['winner']['params']:,}",
+                *_cells(winner, name),
                 *_cells(row["baselines"].get("largest"), name),
-                *_cells(row["baselines"].get("nearest"), name),
-                f"{plain:.4g}",
-                f"{row['plain']['params']:,}",
-                better,
+                *_cells(nearest, name),
+                _as_good(winner, nearest, name, more=more),
+                *_cells(row["plain"], name),
+                _as_good(winner, row["plain"], name, more=more),
                 f"{row['minutes_asked']:g}",
                 *duration_cells(row["stages"]),
                 f"{row['minutes_taken']:g}",
@@ -217,6 +215,7 @@ def show(numbers: Mapping[str, Any]) -> Iterator[Table]:
         "params",
         "nearest plain",
         "params",
+        "as good",
         "plain, as long",
         "params",
         "as good",
@@ -252,6 +251,16 @@ def _cells(network: Mapping[str, Any] | None, name: str) -> tuple[str, str]:
     return f"{network['test'][name]:.4g}", f"{network['params']:,}"
 
 
+def _as_good(
+    winner: Mapping[str, Any], other: Mapping[str, Any] | None, name: str, *, more: bool
+) -> str:
+    """Whether the winner's score is at least another network's."""
+    if other is None:
+        return NOTHING
+    own, its = winner["test"][name], other["test"][name]
+    return "yes" if own == its or (own > its) == more else "no"
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
     parser.add_argument("--data", nargs="+", required=True, metavar="DIR", help="prepared folders")
@@ -266,7 +275,7 @@ STUDY = Study(
     measure,
     show,
     example="--data data/pets data/mails --hours 1",
-    width=230,
+    width=240,
 )
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ LABELS: Mapping[tuple[Role, ...], str] = {
     ("own",): "given",
 }
 _BEST_PLAIN = (
-    "The winner is a plain network, which in training was as good as the candidates of the front, "
-    "or better."
+    "The winner is a plain network: nothing that was trained of the front is as good at no more "
+    "cost."
 )
 
 

@@ -504,8 +504,8 @@ def read_front(folder: RunFolder) -> Front:
 def read_winner(folder: RunFolder) -> str | None:
     """The id of the winner among the candidates; None where none was asked for, or yet.
 
-    It is what successive halving left, unless a plain network was as good in the end, see
-    `nas.stages.retrain.settle`.
+    It is what successive halving left, or the plain network that was better in the end, or as good
+    and no dearer, see `nas.stages.retrain.settle`.
 
     Raises:
         DamagedRunError: when it cannot be read.

@@ -97,20 +97,34 @@ def candidates(front: Front, how: str, number: int) -> list[str]:
     return [picked.id, *(entry.id for entry in others[: number - 1])]
 
 
+def plain_ones(front: Front, spec: SearchSpec) -> list[FrontEntry]:
+    """The plain baselines, which may win beside the front.
+
+    None where the request says itself what it picks, or trains the picked network alone; and none
+    under a limit that is not counted, for baselines are not timed as often as what keeps limits.
+
+    Args:
+        front: where from.
+        spec: the request.
+    """
+    counted_limits = all(OBJECTIVES[name].count is not None for name in spec.limits)
+    if spec.pick != SENSIBLE or spec.retrain < 2 or not counted_limits:
+        return []
+    return [one.entry for one in front.baselines if one.plain]
+
+
 def plain_rivals(front: Front, spec: SearchSpec, beside: FrontEntry | None = None) -> list[str]:
-    """The ids of the plain baselines that cost no more than a network in any objective.
+    """The ids of the plain networks that may win and cost no more than a network in any objective.
 
     Args:
         front: where from.
         spec: the request.
         beside: the network; that which is picked if not given.
 
-    None where the request says itself what it picks, or trains the picked network alone; and none
-    under a limit that is not counted, for baselines are not timed as often as what keeps limits.
     Raises as `nas.search.front.pick`.
     """
-    counted_limits = all(OBJECTIVES[name].count is not None for name in spec.limits)
-    if spec.pick != SENSIBLE or spec.retrain < 2 or not counted_limits:
+    plain = plain_ones(front, spec)
+    if not plain:
         return []
     picked, costs = beside or pick(front, spec.pick), [one.name for one in front.objectives[1:]]
 
@@ -125,7 +139,7 @@ def plain_rivals(front: Front, spec: SearchSpec, beside: FrontEntry | None = Non
                 return False
         return True
 
-    return [one.entry.id for one in front.baselines if one.plain and affordable(one.entry)]
+    return [entry.id for entry in plain if affordable(entry)]
 
 
 def stops(number: int) -> list[float]:

@@ -20,7 +20,7 @@ from nas.run.stages import RETRAIN
 from nas.search.front import Front, pick, read_front, read_left, read_winner, winner
 from nas.stages.base import Run
 from nas.stages.baseline import num_baselines
-from nas.stages.halve import plain_rivals, stops_of, training_parts
+from nas.stages.halve import plain_ones, plain_rivals, stops_of, training_parts
 from search_spaces.errors import DamagedRunError, NasError
 
 
@@ -82,36 +82,37 @@ def search_ids(run: Run) -> list[str]:
 
 
 def settle(run: Run) -> None:
-    """Let a plain network win that costs no more than the winner of the halving and is as good.
+    """Let the cheapest network win whose training ended within the noise of the best.
 
-    All of them are trained whole by now, and what was ahead at half of a training may not be at its
-    end. As good is what is within the error of the winner's validation loss.
+    All that may win are trained whole by now, what halving left and plain networks, and what was
+    ahead at half of a training may not be at its end. Noise is the error of the best one's
+    validation loss, or `NOISE` of it where that is more.
     """
     front, left = read_front(run.folder), read_left(run.folder)
-    best = _as_good(run, front, left)
-    if best is not None:
+    best = _cheapest_of_the_best(run, front, left)
+    if best != left:
         run.folder.write_json(WINNER_FILE, {"left": left, "winner": best})
     else:
         (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
 
 
-def _as_good(run: Run, front: Front, left: str | None) -> str | None:
-    """The id of the plain network that wins in place of what halving left; None for none."""
-    known = next((entry for entry in front.networks if entry.id == left), None)
-    if known is None or any(one.plain and one.entry.id == left for one in front.baselines):
-        return None
-    trained = [one for one in (known.id, *plain_rivals(front, run.spec, known)) if _has(run, one)]
-    losses = {one: run.folder.read_json(result_file(one))["valid_loss"] for one in trained}
-    if known.id not in losses:  # its training has diverged
-        return None
-    loss = losses.pop(known.id)
-    error = run.folder.read_json(result_file(known.id)).get("loss_error", NOISE * abs(loss))
-    good = [one for one in losses if losses[one] <= loss + error]
-    return min(good, key=losses.__getitem__, default=None)
-
-
-def _has(run: Run, network_id: str) -> bool:
-    return run.folder.has(result_file(network_id))
+def _cheapest_of_the_best(run: Run, front: Front, left: str | None) -> str | None:
+    """The id of the winner: a plain network, or what halving left."""
+    entries = {entry.id: entry for entry in front.networks}
+    results = {
+        one: run.folder.read_json(result_file(one))
+        for one in dict.fromkeys([left, *(entry.id for entry in plain_ones(front, run.spec))])
+        if one in entries and run.folder.has(result_file(one))
+    }
+    if left not in results:  # its training has diverged, or no halving was asked for
+        return left
+    losses = {one: float(result["valid_loss"]) for one, result in results.items()}
+    best = min(losses, key=losses.__getitem__)
+    noise = max(results[best].get("loss_error", 0.0), NOISE * abs(losses[best]))
+    good = {one for one, loss in losses.items() if loss <= losses[best] + noise}
+    known = left if left in good else best
+    cheaper = [one for one in plain_rivals(front, run.spec, entries[known]) if one in good]
+    return min(cheaper, key=losses.__getitem__, default=known)
 
 
 def _check_front(folder: RunFolder) -> None:
