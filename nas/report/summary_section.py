@@ -103,7 +103,7 @@ def _winner(run: RunContents) -> Html:
     begun = run.front is not None and run.front.checkpoint is not None
     reason = read_pick(run.spec.pick, run.costs).reason(run.quality, begun=begun)
     if picked.id == run.halving_winner:
-        reason = "the best of the candidates that began to train"
+        reason = "chosen by how the candidates trained"
     name = tag("code", picked.id)
     if run.front is not None and picked in run.front.entries:
         name = tag("a", name, href=f"#network-{picked.id}")

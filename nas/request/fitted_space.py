@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from nas.request.halving import CANDIDATES, trainings
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -27,9 +28,9 @@ MOST_HOURS = 10_000.0
 # Shares of the time that timing networks leaves: for the supernet, for looking at networks, and for
 # all that is trained from scratch. The rest is for verifying and for the report.
 SUPERNET, OBSERVE, RETRAIN = 0.30, 0.09, 0.53
-# Trainings of networks of usual cost beside that of the largest: candidates and winner, which make
-# 1.7, and the plain network of the winner's cost.
-TRAININGS = 2.7
+# Trainings of networks of usual cost beside that of the largest: those of the candidates, and that
+# of the plain network of the winner's cost.
+TRAININGS = trainings(CANDIDATES) + 1
 MOST_TIMING_S = 45.0  # of networks, where nothing disturbs it
 # Passes over the training split after which small data are known by heart.
 MOST_PASSES = {"images": 150, "texts": 60, "pairs": 60, "stream": 30}

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES, base_workload, check_bound_names
 from nas.request import picks
+from nas.request.halving import CANDIDATES
 from nas.request.presets import budget_for, check_trainings, trained_here
 from nas.request.protected_choices import NONE, checked_protected
 from nas.request.spec import (
-    CANDIDATES,
     PLAIN,
     SYNTHETIC,
     SearchRequest,

@@ -48,6 +48,7 @@ from nas.request.fields import (
     names,
     pairs,
 )
+from nas.request.halving import CANDIDATES, MOST_CANDIDATES, trainings
 from nas.request.presets import Budget, check_setting
 from nas.request.protected_choices import ALL, NONE, checked_protected, typed_choices
 from search_spaces.architecture import Architecture
@@ -70,14 +71,12 @@ Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
 PLAIN: Literal["plain"] = "plain"
-CANDIDATES = 3
-"""That begin their training where nothing is said of how many, nor of which."""
-MOST_CANDIDATES = 16
 CANDIDATES_HELP = (
     "How many networks of the front begin that training: the picked one and those whose quality is "
     "nearest to its own. The better half goes on at every stop, and the last one left is the "
-    "winner (successive halving): 3 cost 1.7 trainings, 8 cost 2. Where nothing is said of what is "
-    "picked, the plain networks of the baseline that cost no more begin beside them."
+    f"winner (successive halving): 3 cost {trainings(3):.2g} trainings, 8 cost {trainings(8):.2g}. "
+    "Where nothing is said of what is picked, the plain networks of the baseline that cost no more "
+    "begin beside them."
 )
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 

@@ -1,16 +1,14 @@
 """The stage that begins the training of several candidates and goes on with the better ones.
 
-Successive halving: at every stop the better half stays, and the last one left is the winner, whose
-training then goes on to its end. With the shares below three candidates cost
-3 · 0.2 + 2 · 0.3 + 0.5 = 1.7 trainings.
+Successive halving, see `nas.request.halving`: at every stop the better half stays, and the last one
+left is the winner, whose training then goes on to its end.
 
 Beside the candidates of the front stand the plain networks that are trained in any case, to hold
 the winner against, where they cost no more than what is picked: supernets may prefer a mix of kinds
 of attention that is worse when it is trained alone (experiments/LOG.md, 2026-11-27).
 
-Source: Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter
-Optimization, 2016. The schedule of the learning rate is that of the whole training, so that the
-winner's goes on as if it had been alone.
+The schedule of the learning rate is that of the whole training, so that the winner's goes on as if
+it had been alone.
 """
 
 from __future__ import annotations
@@ -21,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nas.objectives import OBJECTIVES, QUALITY
+from nas.request.halving import legs, stops
 from nas.request.picks import SENSIBLE
 from nas.request.spec import SearchSpec
 from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
@@ -32,7 +31,6 @@ from nas.stages.base import Run
 from search_spaces.errors import UsageError
 
 STAGE = "halve"
-LAST_STOP, EARLIER = 0.5, 0.4  # share of the training at the last stop, and of it at the one before
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -142,15 +140,6 @@ def plain_rivals(front: Front, spec: SearchSpec, beside: FrontEntry | None = Non
     return [entry.id for entry in plain if affordable(entry)]
 
 
-def stops(number: int) -> list[float]:
-    """The shares of the training at which the better half of so many candidates goes on."""
-    shares: list[float] = []
-    while number > 1:
-        shares.insert(0, round(LAST_STOP * EARLIER ** len(shares), 6))
-        number = (number + 1) // 2
-    return shares
-
-
 def plan(asked: Asked) -> Plan:
     """How much there is to do: every candidate up to the stop at which it is left.
 
@@ -158,11 +147,10 @@ def plan(asked: Asked) -> Plan:
     """
     number, settings = asked.spec.retrain, asked.spec.budget.retrain
     training = asked.training(settings)
-    parts, before, trained = [], 0.0, 0.0
-    for share in stops_of(asked):
-        trained += number * (share - before)
-        parts += training_parts(training, number * (share - before), number)
-        number, before = (number + 1) // 2, share
+    parts, trained = [], 0.0
+    for left, share in legs(number, stops_of(asked)):
+        trained += left * share
+        parts += training_parts(training, left * share, left)
     return Plan(
         f"{counted(asked.spec.retrain, 'candidate')}, {trained:.2g} trainings", tuple(parts)
     )

@@ -238,7 +238,7 @@ def test_who_is_left_of_several_is_told_so(run: RunFolder) -> None:
     contents = read_contents(run)
     assert contents.picked is not None
     halved = replace(contents, halving_winner=contents.picked.id)
-    assert "(the best of the candidates that began to train;" in words_of(render(halved))
+    assert "(chosen by how the candidates trained;" in words_of(render(halved))
 
 
 def test_the_command_of_a_changed_space_names_the_file(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from nas.run.folder import RunFolder
 from nas.run.layout import checkpoints_folder
 from nas.search.front import Baseline, FrontEntry, pick, read_front, read_winner
 from nas.stages import halve
-from nas.stages.halve import candidates, plain_rivals, stops
+from nas.stages.halve import candidates, plain_rivals
 from nas.stages.pipeline import run_search
 from search_spaces.errors import UsageError
 from tests.nas.search.test_front import THREE, entry, front
@@ -31,18 +31,6 @@ from tests.support.pipeline_cases import finished, spec_of, work
 from tests.support.trained_cases import with_front
 
 LONG = {"retrain.epochs": "10"}
-
-
-@pytest.mark.parametrize(
-    ("number", "shares", "cost"),
-    [(1, [], 1.0), (2, [0.5], 1.5), (3, [0.2, 0.5], 1.7), (5, [0.08, 0.2, 0.5], 1.86)],
-)
-def test_three_cost_1_7_trainings(number: int, shares: list[float], cost: float) -> None:
-    assert stops(number) == shares
-    spent, before = 0.0, 0.0
-    for share in shares:
-        spent, before, number = spent + number * (share - before), share, (number + 1) // 2
-    assert spent + (1 - before) == pytest.approx(cost)
 
 
 def test_the_candidates_are_the_picked_one_and_its_neighbours() -> None:
