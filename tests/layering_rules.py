@@ -85,6 +85,7 @@ HEAVY: dict[str, tuple[str, ...]] = {
     "mlflow": ("nas.console.listeners.mlflow",),
     "safetensors": ("supernet.export.*", "supernet.pretrained.*"),
     "tokenizers": (
+        "supernet.data.byte_pairs",
         "supernet.data.checkpoint_tokenizer",
         "supernet.export.onnx_driver",
         "experiments.small_llama",

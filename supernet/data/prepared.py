@@ -283,7 +283,7 @@ def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
 
 
 def _refuse_checkpoint(tokenizer: Tokenizer, name: str, size: int) -> None:
-    """Say what fits the tokenizer of a checkpoint, whose size is not to be chosen."""
+    """Say what fits the tokenizer of a checkpoint, or one that is there already."""
     if isinstance(tokenizer, CheckpointTokenizer):
         raise DataError(
             f"the tokenizer of {name} has token numbers up to {tokenizer.vocab_size - 1}, but the "

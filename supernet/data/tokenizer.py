@@ -21,6 +21,7 @@ MARKS = ("<pad>", "<s>", "</s>", "<unk>")
 BYTE_VOCAB_SIZE = 257  # padding and the 256 bytes; there is nothing to begin or to end
 
 ModelType = Literal["bpe", "unigram"]
+BYTES: Literal["bytes"] = "bytes"  # each of a labelled text is a token, and nothing is learnt
 # How the words of a text were split before it came here, and are joined again.
 PostProcess = Literal["subword_nmt", "sentencepiece", "none"]
 JOINER, SPACE = "@@", "\u2581"  # of subword-nmt and of sentencepiece
@@ -233,13 +234,18 @@ def _pieces(line: str) -> Iterator[str]:
     yield raw[start:].decode() if start else line
 
 
+def too_large(asked: int, source: str, most: int) -> UsageError:
+    """What is said of a vocabulary that a text has too few pieces for."""
+    return UsageError(
+        f"a vocabulary of {asked} is larger than {source} can give; "
+        f"pass {mark('vocab_size')} {most} or less"
+    )
+
+
 def _explained(message: str, source: str) -> Exception:
     if found := TOO_LARGE.search(message):
         asked, most = found.groups()
-        return UsageError(
-            f"a vocabulary of {asked} is larger than {source} can give; "
-            f"pass {mark('vocab_size')} {most} or less"
-        )
+        return too_large(int(asked), source, int(most))
     if found := TOO_SMALL.search(message):
         asked, least = found.groups()
         return UsageError(

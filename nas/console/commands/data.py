@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 Report = Callable[[str, int, int], None]
 SHOWN = 10  # files that are ignored, examples that were left out
-LEARNT = ("bpe", "unigram")
+VOCABULARIES = ("bpe", "unigram", "bytes")  # that are no folder
 
 
 def prepare(
@@ -61,24 +61,25 @@ def prepare(
         None,
         min=5,
         show_default="one for a thousand characters, 500 to 32000",
-        help="Tokens, the four marks included.",
+        help="Tokens, marks included.",
     ),
     joint: bool = typer.Option(
         True, "--joint/--separate", help="One vocabulary for both sides, or one for each."
     ),
     tokenizer: str = typer.Option(
         "bpe",
-        metavar="bpe|unigram|DIR",
-        help="Byte pairs, sentencepiece's unigram model, or the folder of a checkpoint whose "
-        "tokenizer.json is taken as it is (language modelling and texts with labels), and for "
-        "embedding its network too.",
+        metavar="bpe|unigram|bytes|DIR",
+        help="Byte pairs; sentencepiece's unigram model (translation, language modelling); each "
+        "byte a token (texts with labels); or the folder of a checkpoint whose tokenizer.json is "
+        "taken as it is (language modelling and texts with labels), and for embedding its network "
+        "too.",
     ),
     max_length: int = typer.Option(
         None,
         min=1,
-        show_default="256 for translation, 4000 bytes or 512 tokens for texts, the checkpoint's "
+        show_default="256 for translation, 512 for labelled texts or 4000 bytes, the checkpoint's "
         "for embedding, none for language modelling",
-        help="Tokens of a row at most, or bytes of a labelled text. Longer pairs, and lines for "
+        help="Tokens of a row at most. Longer pairs, and lines for "
         "language models, are left out of training; in other splits pairs are cut and lines stay "
         "whole. Labelled texts, and texts to embed, are cut everywhere.",
     ),
@@ -140,7 +141,7 @@ def prepare(
     if not quiet:
         for line in notes_of(prepared):
             say(line)
-        say(what_next(out_folder, None if tokenizer in LEARNT else tokenizer))
+        say(what_next(out_folder, None if tokenizer in VOCABULARIES else tokenizer))
 
 
 def columns_of(given: list[str]) -> tuple[tuple[str, str], ...]:
@@ -168,7 +169,7 @@ def vocabulary_of(tokenizer: str, vocab_size: int | None) -> dict[str, Any]:
         UsageError: for the size of a vocabulary that is there already.
     """
     size = {} if vocab_size is None else {"vocab_size": vocab_size}
-    if tokenizer in LEARNT:
+    if tokenizer in VOCABULARIES:
         return {"tokenizer": tokenizer, **size}
     if size:
         raise UsageError(

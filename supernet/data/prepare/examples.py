@@ -1,8 +1,9 @@
-"""Preparing labelled examples for classification: images, or texts as bytes or tokens."""
+"""Preparing labelled examples for classification: images, or texts as tokens."""
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
-from supernet.data.checkpoint_tokenizer import KIND
+from supernet.data.byte_pairs import learn_byte_pairs
+from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.images import Labels
 from supernet.data.manifest import (
     InputFile,
@@ -64,8 +66,9 @@ from supernet.data.prepare.splits import (
     refuse_columns,
 )
 from supernet.data.text_files import Report, TokenDtype, token_dtype, writing_rows
-from supernet.data.tokenizer import BYTE_VOCAB_SIZE
+from supernet.data.tokenizer import BYTE_VOCAB_SIZE, BYTES, MOST_TRAINING_LINES
 
+LEARNT = "bpe"  # what a vocabulary of labelled texts is
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena
 FEWEST_LABELS = 20  # of which it is not asked whether they are classes
 ROWS_PER_CHUNK = 1024
@@ -165,39 +168,65 @@ class ImagePlan:
 
 @dataclass(frozen=True, slots=True)
 class LabelledTextPlan(SourcesPlan):
-    """Texts with labels; without a tokenizer every byte is a token."""
+    """Texts with labels; byte pairs are learnt, unless each byte is a token or one is given."""
 
     label_names: tuple[str, ...]
 
     @property
+    def vocab_size(self) -> int:
+        """Tokens of a vocabulary that is learnt."""
+        return self.request.vocab_size or self.sources.learnable_tokens
+
+    @property
     def max_length(self) -> int:
         """Bytes or tokens of a text at most, marks included; longer ones are cut."""
-        usual = LONGEST_BYTES if self.tokenizer is None else LONGEST_TOKENS
+        usual = LONGEST_BYTES if self.request.tokenizer == BYTES else LONGEST_TOKENS
         return self.request.max_length or usual
 
     @property
     def settings(self) -> Settings:
         """The options that decide the content."""
         kind: Settings = {} if self.tokenizer is None else {"tokenizer": KIND}
+        if self.request.tokenizer == LEARNT:
+            kind = {"tokenizer": LEARNT, "vocab_size": self.vocab_size}
         return kind | {"max_length": self.max_length} | self.request.column_settings
 
     def build(self, folder: Path, report: Report) -> Content:
         """Write the tokens and labels of every split."""
-        tokenizer = TokenizerRecord(kind="bytes", vocab_size=BYTE_VOCAB_SIZE)
-        if self.tokenizer is not None:
-            tokenizer = tokenizer_record(self.tokenizer)
-            self.tokenizer.write(folder)
-        dtype = token_dtype(tokenizer.vocab_size)
+        tokenizer = self._learnt(report) if self.request.tokenizer == LEARNT else self.tokenizer
+        record = TokenizerRecord(kind=BYTES, vocab_size=BYTE_VOCAB_SIZE)
+        if tokenizer is not None:
+            record = tokenizer_record(tokenizer)
+            tokenizer.write(folder)
+        dtype = token_dtype(record.vocab_size)
         records: dict[str, SplitRecord] = {}
         with Overlaps(folder) as overlaps:
             for split in SPLITS:
-                made = self._write(split, folder, dtype, report, overlaps)
+                made = self._write(split, tokenizer, folder, dtype, report, overlaps)
                 shared = overlaps.of(split, records)
                 records[split] = made.model_copy(update={"overlap": shared})
-        return Content("texts", records, tokenizer, dtype, label_names=list(self.label_names))
+        return Content("texts", records, record, dtype, label_names=list(self.label_names))
+
+    def _learnt(self, report: Report) -> CheckpointTokenizer:
+        """A vocabulary of the training split, or of so many texts of it as one is learnt from."""
+        report("Vocabulary", 0, 1)
+        step = max(1, -(-self.sources.count("train") // MOST_TRAINING_LINES))
+        texts = (record.values[0] for record in self.sources.records("train"))
+        exact, names = self.request.vocab_size is not None, self.sources.train_names()
+        found = learn_byte_pairs(
+            itertools.islice(texts, 0, None, step), self.vocab_size, names, exact
+        )
+        report("Vocabulary", 1, 1)
+        return found
 
     def _write(
-        self, split: str, folder: Path, dtype: TokenDtype, report: Report, overlaps: Overlaps
+        self,
+        split: str,
+        tokenizer: CheckpointTokenizer | None,
+        folder: Path,
+        dtype: TokenDtype,
+        report: Report,
+        overlaps: Overlaps,
     ) -> SplitRecord:
         numbers = {name: number for number, name in enumerate(self.label_names)}
         total, truncated, labels = self.sources.count(split), 0, list[int]()
@@ -205,7 +234,7 @@ class LabelledTextPlan(SourcesPlan):
             writer = stack.enter_context(writing_rows(folder, split, dtype))
             for text, label in (record.values for record in self.sources.records(split)):
                 overlaps.add(split, [text.strip().encode()])
-                row, cut = self._row(text)
+                row, cut = self._row(text, tokenizer)
                 truncated += cut
                 writer.append([row])
                 labels.append(numbers[str(label)])
@@ -222,10 +251,10 @@ class LabelledTextPlan(SourcesPlan):
             truncated=truncated,
         )
 
-    def _row(self, text: str) -> tuple[list[int], bool]:
+    def _row(self, text: str, tokenizer: CheckpointTokenizer | None) -> tuple[list[int], bool]:
         """The token numbers of a text, and whether it was cut for them."""
-        if self.tokenizer is not None:
-            return self.tokenizer.encode_cut(text, self.max_length)
+        if tokenizer is not None:
+            return tokenizer.encode_cut(text, self.max_length)
         row = [byte + 1 for byte in text.encode()]
         return row[: self.max_length], len(row) > self.max_length
 
@@ -240,7 +269,6 @@ def plan_classification(request: PrepareRequest, doctor: Doctor, report: Report)
     if request.target:
         raise UsageError(f"classification has labels, no translations: leave out {mark('target')}")
     refuse_pair_options(request)
-    refuse_vocabulary(request, "classification learns none")
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     if _holds_texts(request.source[0]):
         given = files_of(named, doctor)
@@ -376,8 +404,10 @@ def _check_images(request: PrepareRequest) -> None:
         raise UsageError(f"{mark('image_size')} must be at least 1; given {request.image_size}")
     if request.max_length is not None:
         raise UsageError(f"{mark('max_length')} is for text; leave it out")
-    if isinstance(request.tokenizer, Path):
-        raise UsageError(f"{mark('tokenizer')} DIR is for text; leave it out")
+    refuse_vocabulary(request, "pictures have none")
+    if request.tokenizer != LEARNT:
+        given = "DIR" if isinstance(request.tokenizer, Path) else request.tokenizer
+        raise UsageError(f"{mark('tokenizer')} {given} is for text; leave it out")
 
 
 def write_labels(folder: Path, split: str, labels: Labels) -> None:
@@ -397,16 +427,7 @@ def _plan_texts(
         raise UsageError(f"{mark('image_size')} is for images; leave it out")
     if request.max_length is not None and request.max_length < 1:
         raise UsageError(f"{mark('max_length')} must be at least 1; given {request.max_length}")
-    tokenizer = None
-    if isinstance(request.tokenizer, Path):
-        tokenizer = read_folder(request.tokenizer)
-        check_padding(tokenizer, request.tokenizer)
-        least = len(tokenizer.begin) + len(tokenizer.end) + 1
-        if request.max_length is not None and request.max_length < least:
-            raise UsageError(
-                f"{mark('max_length')} must be at least {least}, marks included; given "
-                f"{request.max_length}"
-            )
+    tokenizer = _given_tokenizer(request)
 
     def problem(record: Record) -> str:
         text = record.values[0]
@@ -430,6 +451,29 @@ def _plan_texts(
         codes = hold_out(joined_groups(keys), labels, sources.missing)
         sources = replace(sources, codes=codes)
     return LabelledTextPlan(request, sources, doctor.skipped, tokenizer, names)
+
+
+def _given_tokenizer(request: PrepareRequest) -> CheckpointTokenizer | None:
+    """The tokenizer of a checkpoint; None where byte pairs are learnt, or each byte is a token."""
+    if request.tokenizer == "unigram":
+        raise UsageError(
+            f"{mark('tokenizer')} unigram is for translation and language models: labelled texts "
+            f"learn {LEARNT}; or give {BYTES}, or the folder of a checkpoint"
+        )
+    if request.tokenizer == BYTES:
+        refuse_vocabulary(request, "each byte is a token here")
+    if not isinstance(request.tokenizer, Path):
+        return None
+    refuse_vocabulary(request, "this one is the checkpoint's")
+    tokenizer = read_folder(request.tokenizer)
+    check_padding(tokenizer, request.tokenizer)
+    least = len(tokenizer.begin) + len(tokenizer.end) + 1
+    if request.max_length is not None and request.max_length < least:
+        raise UsageError(
+            f"{mark('max_length')} must be at least {least}, marks included; given "
+            f"{request.max_length}"
+        )
+    return tokenizer
 
 
 def _numbered(sources: Sources, doctor: Doctor) -> tuple[Sources, tuple[str, ...]]:

@@ -52,8 +52,8 @@ class PrepareRequest:
         test: the test split, in the same forms.
         vocab_size: tokens of a vocabulary, marks included; None for as many as the text teaches.
         joint: translation only: one vocabulary for both sides.
-        tokenizer: how the vocabulary is learnt, or the folder of a checkpoint, whose vocabulary is
-            taken as it is.
+        tokenizer: how the vocabulary is learnt; or the folder of a checkpoint, whose vocabulary is
+            taken as it is; or ``bytes`` for labelled texts, where each is a token.
         max_length: tokens of a row at most, end mark included; None for the task's default.
         max_ratio: translation only: training pairs whose one side has more than so many times
             the tokens of the other are left out; 0 leaves in all.
@@ -76,7 +76,7 @@ class PrepareRequest:
     test: tuple[Path, ...] = ()
     vocab_size: int | None = None
     joint: bool = True
-    tokenizer: ModelType | Path = "bpe"
+    tokenizer: ModelType | Literal["bytes"] | Path = "bpe"
     max_length: int | None = None
     max_ratio: float = USUAL_RATIO
     image_size: int | None = None

@@ -54,6 +54,8 @@ SPLIT_NAMES = {
     "test": "test",
 }
 RECORDS_PER_REPORT = 4096
+# Of a vocabulary whose size is not given.
+CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
 
 Given = Mapping[str, Sequence[tuple[Path, ...]]]  # split → its files; of pairs two that go together
 
@@ -213,6 +215,11 @@ class Sources:
     codes: Codes
 
     @property
+    def learnable_tokens(self) -> int:
+        """Tokens of a vocabulary: a thousand characters for each, so that all are seen often."""
+        return max(FEWEST_TOKENS, min(MOST_TOKENS, self.characters // CHARACTERS_PER_TOKEN))
+
+    @property
     def missing(self) -> list[str]:
         """Splits that no file was given for."""
         return [split for split in SPLITS if split not in self.files]
@@ -242,6 +249,12 @@ class Sources:
                     path = file.paths[min(side, len(file.paths) - 1)]
                     found[f"{split}.{side}.{number}"] = (str(path), f"{side} {digest}")
         return found
+
+    def train_names(self, sides: Sequence[int] = (0,)) -> str:
+        """The files of the training texts, for messages; of pairs those of these sides."""
+        train = self.files["train"]
+        paths = [file.paths[min(side, len(file.paths) - 1)] for side in sides for file in train]
+        return " and ".join(dict.fromkeys(path.name for path in paths))
 
     def count(self, split: str) -> int:
         """Records of a split."""

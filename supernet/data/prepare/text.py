@@ -62,6 +62,7 @@ from supernet.data.text_files import (
     writing_rows,
 )
 from supernet.data.tokenizer import (
+    BYTES,
     EOS,
     MOST_TRAINING_LINES,
     NUM_MARKS,
@@ -72,8 +73,6 @@ from supernet.data.tokenizer import (
 )
 
 LINES_PER_CHUNK = 4096
-# Of a vocabulary whose size is not given.
-CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
 SIDES = ("source", "target")
 
 SHORTEST_LIMIT = 2  # one token and the end mark
@@ -101,15 +100,15 @@ class TextPlan(SourcesPlan):
     @property
     def kind(self) -> ModelType:
         """How the vocabulary is learnt."""
-        assert not isinstance(self.request.tokenizer, Path), "a checkpoint's is not learnt"
-        return self.request.tokenizer
+        kind = self.request.tokenizer
+        assert not isinstance(kind, Path) and kind != BYTES, "a checkpoint's is not learnt"
+        return kind
 
     @property
     def vocab_size(self) -> int:
-        """Tokens of a vocabulary: a thousand characters for each, so that all are seen often."""
-        learnable = min(MOST_TOKENS, self.sources.characters // CHARACTERS_PER_TOKEN)
-        least = max(FEWEST_TOKENS, 2 * self.sources.alphabet)  # each character is a token
-        return self.request.vocab_size or max(least, learnable)
+        """Tokens of a vocabulary, in which each character is one."""
+        usual = max(2 * self.sources.alphabet, self.sources.learnable_tokens)
+        return self.request.vocab_size or usual
 
     @property
     def max_length(self) -> int | None:
@@ -169,12 +168,7 @@ class TextPlan(SourcesPlan):
         tokenizers: dict[str, Tokenizer] = {}
         for done, group in enumerate(groups):
             report("Vocabulary", done, len(groups))
-            paths = [
-                file.paths[min(self.sides.index(side), len(file.paths) - 1)]
-                for side in group
-                for file in self.sources.files["train"]
-            ]
-            names = " and ".join(dict.fromkeys(path.name for path in paths))
+            names = self.sources.train_names([self.sides.index(side) for side in group])
             exact = self.request.vocab_size is not None
             model = learn(self._sampled(group), self.vocab_size, self.kind, names, exact)
             (folder / tokenizer_file(None if self.joint else group[0])).write_bytes(model)
@@ -435,6 +429,10 @@ def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Rep
 
 
 def _check_numbers(request: PrepareRequest) -> None:
+    if request.tokenizer == BYTES:
+        raise UsageError(
+            f"{mark('tokenizer')} {BYTES} is for texts with labels: give bpe or unigram"
+        )
     if request.vocab_size is not None and request.vocab_size <= NUM_MARKS:
         raise UsageError(
             f"{mark('vocab_size')} {request.vocab_size} is too small; {NUM_MARKS} are marks"

@@ -20,6 +20,7 @@ from nas.run.layout import weights_file
 from supernet.data.tokenizer import EOS
 from supernet.training.checkpoint import load, save
 from tests.nas.console.commands.test_predict import folder, runs
+from tests.nas.stages.test_prepared_search import TEXT_SPACE, prepare_texts
 from tests.support.export_cases import export_to
 from tests.support.prepare_cases import pictures, png, write_pairs
 from tests.support.prepare_cases import run as prepare
@@ -30,7 +31,7 @@ folder, runs = folder, runs  # the fixtures
 
 NAMES = (
     *("pets", "enlarged", "mails", "translation", "language_modelling", "pairs", "stream"),
-    *("ending", "marked"),
+    *("ending", "marked", "letters"),
 )
 # Runs the lines of every card, with nothing of ours to import.
 CLEAN = """
@@ -87,9 +88,10 @@ def ending(path: Path) -> RunFolder:
 
 @pytest.fixture(scope="module")
 def more_runs(runs: dict[str, RunFolder], folder: Path) -> dict[str, RunFolder]:
-    """Those of the fixture, two with vocabularies of sentencepiece, and two with end marks.
+    """Those of the fixture, and some with other vocabularies.
 
-    One writes them, and the tokenizer of the other puts them behind each text.
+    Two have vocabularies of sentencepiece, and labelled texts byte pairs; one writes end marks, and
+    the tokenizer of another puts them behind each text.
     """
     raw = folder / "raw"
     raw.mkdir()
@@ -98,10 +100,13 @@ def more_runs(runs: dict[str, RunFolder], folder: Path) -> dict[str, RunFolder]:
     prepare(raw, "language_modelling", vocab_size=60, out=raw / "stream")
     texts = {"pairs": "translation", "stream": "language_modelling"}
     prepared_stream(folder / "marked", word_pieces(), pad_token="[PAD]")
+    prepare_texts(raw, tokenizer="bpe", out=raw / "letters")
+    named = {"dataset": "letters", "data": str(raw / "letters")}
     marked = {"dataset": "data", "data": str(folder / "marked/data")}
     ended = {
         "ending": ending(folder / "run-ending"),
         "marked": trained(folder / "run-marked", LANGUAGE, **marked),
+        "letters": trained(folder / "run-letters", TEXT_SPACE.replace("257", "269"), **named),
     }
     return (
         runs

@@ -45,7 +45,8 @@ def prepare_images(folder: Path) -> Path:
 
 def prepare_texts(folder: Path, **changes: Any) -> Path:
     write_jsonl(folder / "a.jsonl")
-    run(folder, "classification", source=(folder / "a.jsonl",), out=folder / "mails", **changes)
+    asked = {"tokenizer": "bytes", "out": folder / "mails", **changes}
+    run(folder, "classification", source=(folder / "a.jsonl",), **asked)
     return folder / "mails"
 
 

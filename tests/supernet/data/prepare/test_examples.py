@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 from pathlib import Path
@@ -344,12 +345,32 @@ def test_a_split_may_lack_the_last_numbered_classes_and_no_others(tmp_path: Path
 
 def test_texts_are_bytes(tmp_path: Path) -> None:
     given = write_jsonl(tmp_path / "a.jsonl")
-    train, valid, test = prepared(tmp_path, tmp_path / "a.jsonl")
+    train, valid, test = prepared(tmp_path, tmp_path / "a.jsonl", tokenizer="bytes")
     assert sorted(texts(train) + texts(valid) + texts(test)) == sorted(given)
     assert [len(split) for split in (train, valid, test)] == [33, 3, 4]
     for split in (train, valid, test):
         assert [given.index(text) % 2 for text in texts(split)] == split.labels.tolist()
     assert EXAMPLES.open(tmp_path / "out").label_names == ("no", "yes")
+
+
+def test_texts_are_byte_pairs_that_their_training_split_taught(tmp_path: Path) -> None:
+    given = write_jsonl(tmp_path / "a.jsonl")
+    splits = prepared(tmp_path, tmp_path / "a.jsonl", vocab_size=262)
+    data = EXAMPLES.open(tmp_path / "out")
+    tokenizer = data.source_tokenizer
+    assert tokenizer is not None and tokenizer.vocab_size == 262
+    rows = [[row.tolist() for row in split.inputs] for split in splits]
+    found = [tokenizer.decode(part) for part in rows]
+    assert sorted(text.strip() for part in found for text in part) == sorted(given)
+    assert rows[0] == [row for row in tokenizer.encode([text.strip() for text in found[0]])]
+    seen = set(itertools.chain(*itertools.chain(*rows)))
+    assert 0 not in seen and max(seen) >= 257  # padding is of no text, and pairs were joined
+    assert data.settings == {"tokenizer": "bpe", "vocab_size": 262, "max_length": 512}
+    again = prepared(tmp_path, tmp_path / "a.jsonl", vocab_size=262, out=tmp_path / "again")
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (
+        tmp_path / "again/tokenizer.json"
+    ).read_bytes()
+    assert len(again) == 3
 
 
 def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
@@ -360,6 +381,7 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
         CLASSIFICATION,
         source=(tmp_path / "a.jsonl",),
         max_length=5,
+        tokenizer="bytes",
         allow_overlap=True,
         **changes,
     )
@@ -399,15 +421,26 @@ def test_unknown_and_single_labels_are_refused(tmp_path: Path) -> None:
 
 
 FOREIGN: list[tuple[dict[str, Any], str]] = [
-    ({"vocab_size": 8000}, "--vocab-size is for vocabularies that are learnt"),
+    ({"vocab_size": 8000}, "--vocab-size is for vocabularies that are learnt, and pictures have"),
     ({"tokenizer": "unigram"}, "--tokenizer unigram is for vocabularies that are learnt"),
+    ({"tokenizer": "bytes"}, "--tokenizer bytes is for text"),
     ({"joint": False}, "--separate is for translation"),
     ({"max_ratio": 2.0}, "--max-ratio is for translation"),
 ]
+FOREIGN_TO_TEXTS: list[tuple[dict[str, Any], str]] = [
+    ({"vocab_size": 8000}, r"larger than a\.jsonl can give; pass --vocab-size 269 or less"),
+    ({"vocab_size": 256}, "bytes and padding alone need 257; pass --vocab-size 257 or more"),
+    (
+        {"tokenizer": "bytes", "vocab_size": 300},
+        "--vocab-size is for vocabularies that are learnt, and each byte is a token here",
+    ),
+    ({"tokenizer": "unigram"}, "labelled texts learn bpe; or give bytes, or the folder of"),
+    *FOREIGN[-2:],
+]
 
 
-@pytest.mark.parametrize(("changes", "words"), FOREIGN)
-def test_texts_with_labels_have_no_vocabulary(
+@pytest.mark.parametrize(("changes", "words"), FOREIGN_TO_TEXTS)
+def test_options_that_do_not_fit_texts_with_labels_are_refused(
     tmp_path: Path, changes: dict[str, Any], words: str
 ) -> None:
     write_jsonl(tmp_path / "a.jsonl")

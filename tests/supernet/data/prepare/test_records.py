@@ -266,7 +266,7 @@ def test_groups_are_held_out_whole(tmp_path: Path, form: str) -> None:
     texts = [f"{group} writes {n}" for n, group in enumerate(groups)]
     labels = [n % 2 for n in range(200)]
     path = write_as(tmp_path, form, {"text": texts, "label": labels, "author": groups})
-    run(tmp_path, "classification", source=(path,), group_by="author")
+    run(tmp_path, "classification", source=(path,), group_by="author", tokenizer="bytes")
     data, test = EXAMPLES.open(tmp_path / "out"), EXAMPLES.open_test(tmp_path / "out")
     seen = []
     for split in (data.train, data.valid, test):
