@@ -24,8 +24,8 @@ LABELS: Mapping[tuple[Role, ...], str] = {
     ("own",): "given",
 }
 _BEST_PLAIN = (
-    "The winner is a plain network: nothing that was trained of the front is as good at no more "
-    "cost."
+    "The winner is a plain network: of what was trained it is the cheapest that is as good as the "
+    "best."
 )
 
 

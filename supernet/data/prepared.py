@@ -288,7 +288,7 @@ def _refuse_checkpoint(tokenizer: Tokenizer, name: str, size: int) -> None:
         raise DataError(
             f"the tokenizer of {name} has token numbers up to {tokenizer.vocab_size - 1}, but the "
             f"networks of this space have {size} tokens: set vocab_size of the space to "
-            f"{tokenizer.vocab_size}, or to what the checkpoint has"
+            f"{tokenizer.vocab_size} or more"
         )
 
 

@@ -10,7 +10,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
@@ -22,6 +22,7 @@ BYTE_VOCAB_SIZE = 257  # padding and the 256 bytes; there is nothing to begin or
 
 ModelType = Literal["bpe", "unigram"]
 BYTES: Literal["bytes"] = "bytes"  # each of a labelled text is a token, and nothing is learnt
+VOCABULARIES = (*get_args(ModelType), BYTES)  # that are no folder of a checkpoint
 # How the words of a text were split before it came here, and are joined again.
 PostProcess = Literal["subword_nmt", "sentencepiece", "none"]
 JOINER, SPACE = "@@", "\u2581"  # of subword-nmt and of sentencepiece

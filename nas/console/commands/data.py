@@ -26,13 +26,13 @@ from supernet.data.manifest_tables import (
     split_sheet,
     untold_classes,
 )
+from supernet.data.tokenizer import VOCABULARIES
 
 if TYPE_CHECKING:
     from supernet.data.prepare import Prepared
 
 Report = Callable[[str, int, int], None]
 SHOWN = 10  # files that are ignored, examples that were left out
-VOCABULARIES = ("bpe", "unigram", "bytes")  # that are no folder
 
 
 def prepare(

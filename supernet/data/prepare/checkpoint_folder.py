@@ -16,6 +16,7 @@ from supernet.data.checkpoint_tokenizer import (
     CheckpointTokenizer,
 )
 from supernet.data.manifest import InputFile, TokenizerRecord
+from supernet.data.tokenizer import VOCABULARIES
 from supernet.pretrained.json_files import read_object, refuse_code
 
 LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
@@ -35,8 +36,8 @@ def read_folder(folder: Path) -> CheckpointTokenizer:
     """
     if not folder.is_dir():
         raise UsageError(
-            f"{mark('tokenizer')} {folder} is no folder; give bpe, unigram, or the folder of a "
-            f"checkpoint with its {TOKENIZER_FILE}"
+            f"{mark('tokenizer')} {folder} is no folder; give {', '.join(VOCABULARIES)}, or the "
+            f"folder of a checkpoint with its {TOKENIZER_FILE}"
         )
     file = folder / TOKENIZER_FILE
     if not file.is_file():
