@@ -75,8 +75,8 @@ CANDIDATES_HELP = (
     "How many networks of the front begin that training: the picked one and those whose quality is "
     "nearest to its own. The better half goes on at every stop, and the last one left is the "
     f"winner (successive halving): 3 cost {trainings(3):.2g} trainings, 8 cost {trainings(8):.2g}. "
-    "Where nothing is said of what is picked, the plain networks of the baseline that cost no more "
-    "begin beside them."
+    "Where nothing is said of what is picked, a plain network of the baseline wins that is better "
+    "in the end, or as good and no dearer."
 )
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 

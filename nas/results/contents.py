@@ -165,8 +165,8 @@ class RunContents:
         views: networks whose omni layers were looked into.
         seconds: stage → its time.
         origin: the checkpoint that it began with; None without one, and until it is taken over.
-        halving_winner: id of the candidate that successive halving left, see
-            `nas.search.front.read_winner`.
+        halving_winner: id of the network that won in the end, see `nas.search.front.read_winner`.
+        halving_left: id of the candidate that successive halving left.
         duration: what was told of it before it began; None where nothing was.
     """
 
@@ -193,6 +193,7 @@ class RunContents:
     seconds: Mapping[str, float]
     origin: Origin | None
     halving_winner: str | None = None
+    halving_left: str | None = None
     duration: Duration | None = None
 
     @property
@@ -264,7 +265,8 @@ class RunContents:
     def told(self) -> ToldAndTaken:
         """How long it was to take, beside how long it took."""
         beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
-        trained = [] if self.picked is None else [self.picked.id, *beside]
+        first = self.halving_left or (None if self.picked is None else self.picked.id)
+        trained = [] if first is None else [first, *beside]
         return compare(self.duration or Duration(), self.seconds, list(dict.fromkeys(trained)))
 
     @property

@@ -32,7 +32,15 @@ from nas.run.folder import RunFolder, resuming
 from nas.run.omni_views import OmniViews, read_views
 from nas.run.stages import OF_NETWORKS, search_stages
 from nas.search.evolution import Generation
-from nas.search.front import Front, FrontEntry, confirmed_by_id, in_sessions, read_winner
+from nas.search.front import (
+    Front,
+    FrontEntry,
+    confirmed_by_id,
+    in_sessions,
+    narrowed,
+    read_left,
+    read_winner,
+)
 from nas.search.pareto import constrained_ranks, crowding_distance
 from nas.search.pruning.cuts import Cut
 from nas.search.pruning.prune import Kept
@@ -92,7 +100,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         population=_population(folder.spec, reader),
         verified=verified,
         failed=read_failed(folder),
-        front=reader.json(layout.FRONT_FILE, lambda data: _front(data, space)),
+        front=reader.json(layout.FRONT_FILE, lambda data: narrowed(_front(data, space), folder)),
         exchanges=tuple(one for one in exchanges if one.kind != layout.NOTHING),
         silenced=tuple(one for one in exchanges if one.kind == layout.NOTHING),
         card=card,
@@ -104,6 +112,7 @@ def read_contents(folder: RunFolder) -> RunContents:
         seconds=_seconds(folder),
         origin=None if origin is None else _with_known_times(origin, verified),
         halving_winner=read_winner(folder),
+        halving_left=read_left(folder),
         duration=read_duration(folder),
     )
 

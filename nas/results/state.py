@@ -17,7 +17,7 @@ from nas.run.duration import TRAINED, Duration, ToldAndTaken, compare, read_dura
 from nas.run.folder import RunFolder, locked, resume_command
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, stages_of_run
-from nas.search.front import Front, read_front, read_winner, winner
+from nas.search.front import Front, read_front, read_left, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
 RUNS = Path("runs")
@@ -52,6 +52,8 @@ class RunState:
         workers: what each worker does now, where there are several.
         duration: what was told of it before it began; None where nothing was.
         unpicked: why no network is picked though there is a front; empty otherwise.
+        left: id of the candidate that successive halving left, which is trained whole also where
+            another network wins; None without a halving, or before its end.
     """
 
     stages: tuple[StageState, ...]
@@ -64,6 +66,7 @@ class RunState:
     workers: tuple[WorkerState, ...] = ()
     duration: Duration | None = None
     unpicked: str = ""
+    left: str | None = None
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,7 +77,8 @@ class RunState:
     def told(self) -> ToldAndTaken:
         """How long it was to take, beside how long it took."""
         beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
-        trained = [] if self.picked is None else [self.picked, *beside]
+        first = self.left or self.picked
+        trained = [] if first is None else [first, *beside]
         took = {one.name: one.seconds for one in self.stages if one.seconds is not None}
         return compare(self.duration or Duration(), took, list(dict.fromkeys(trained)))
 
@@ -197,6 +201,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
         tuple(read_workers(folder.path)) if running else (),
         duration,
         unpicked,
+        None if front is None else read_left(folder),
     )
 
 

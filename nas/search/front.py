@@ -56,6 +56,7 @@ CHECKPOINT_SCHEMA = 5  # with checkpoint, and with predicted_for where schema 2 
 
 Role = Literal["largest", "nearest", "own"]
 ROLES: tuple[Role, ...] = get_args(Role)
+NEAREST: Role = "nearest"
 SAME_COST = 0.05  # a share of a cost below which it is called equal
 
 
@@ -200,6 +201,24 @@ class Front:
         known = {entry.id for entry in self.entries}
         others = (one.entry for one in self.baselines)
         return (*self.entries, *(entry for entry in others if entry.id not in known))
+
+    def held_against(self, network: FrontEntry) -> Self:
+        """The same with the baselines of one network: of the nearest ones the nearest to its cost.
+
+        Every network that may win has its nearest one among the baselines of a search.
+        """
+        cost = self.objectives[1].name
+
+        def distance(one: Baseline) -> float:
+            return abs(one.entry.minimised(cost) - network.minimised(cost))
+
+        near = [one for one in self.baselines if NEAREST in one.roles]
+        mine = min(near, key=distance, default=None)
+        narrowed = (
+            one if one is mine else replace(one, roles=tuple(r for r in one.roles if r != NEAREST))
+            for one in self.baselines
+        )
+        return replace(self, baselines=tuple(one for one in narrowed if one.roles))
 
     def points(self) -> NDArray[np.float64]:
         """The objectives, ``(N, M)``, all minimised."""
@@ -490,7 +509,7 @@ def best_entries(
 
 
 def read_front(folder: RunFolder) -> Front:
-    """The front of a run.
+    """The front of a run, with what its winner is held against.
 
     Raises:
         UsageError: when the run has none yet.
@@ -498,7 +517,17 @@ def read_front(folder: RunFolder) -> Front:
     """
     if not folder.has(FRONT_FILE):
         raise UsageError(f"{folder.path} has no front yet; {resuming(folder.path)} finishes it")
-    return Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network)
+    return narrowed(
+        Front.from_json(folder.read_json(FRONT_FILE), folder.spec.domain.network), folder
+    )
+
+
+def narrowed(front: Front, folder: RunFolder) -> Front:
+    """The front with the baselines of what halving left, or before that of what is picked."""
+    try:
+        return front.held_against(winner(front, folder.spec.pick, read_left(folder)))
+    except UsageError:  # nothing on the front is what the request picks
+        return front
 
 
 def read_winner(folder: RunFolder) -> str | None:

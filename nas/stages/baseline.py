@@ -17,9 +17,10 @@ from nas.run.duration import Asked, Part, Plan, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import BASELINES_FILE
 from nas.search.doubtful import disturbances
-from nas.search.front import Baseline, FrontEntry, Role, pick
+from nas.search.front import NEAREST, Baseline, FrontEntry, pick
 from nas.stages.base import Run
 from nas.stages.front import found_front
+from nas.stages.halve import candidates
 from nas.stages.measured import exact_costs, predicted_values
 from nas.stages.measured_cost import measured_cost, measuring
 from nas.stages.timing import run_meter, timing_parts
@@ -32,8 +33,6 @@ STAGE = "baseline"
 # One that breaks limits when it is measured makes room for one that should cost so much less there.
 CHEAPER, TRIES = 0.9, 4
 
-Found = Generator[Event, None, FrontEntry | None]
-
 
 def work(run: Run) -> Iterator[Event]:
     """Choose the networks and measure what they cost."""
@@ -44,21 +43,16 @@ def work(run: Run) -> Iterator[Event]:
     else:
         rows = plain_rows(run.space)
         rows = rows[run.costs.score(rows).violations == 0]
-        largest, nearest = (yield from _largest(run, rows)), (yield from _nearest(run, rows))
-        chosen: dict[str, Baseline] = {}
-        named: list[tuple[FrontEntry | None, Role]] = [(largest, "largest"), (nearest, "nearest")]
-        for entry, role in named:
-            if entry is not None:
-                before = chosen[entry.id].roles if entry.id in chosen else ()
-                chosen[entry.id] = Baseline(entry, (*before, role))
-        found = list(chosen.values())
+        largest = yield from _largest(run, rows)
+        found = [] if largest is None else [Baseline(largest, ("largest",))]
+        found = yield from _with_nearest(run, rows, found)
     run.folder.write_json(BASELINES_FILE, [one.to_json() for one in found])
     if not found:
         yield Note(STAGE, "no plain network of the space keeps the limits")
     yield Progress(STAGE, len(found), len(found), ", ".join(one.entry.id for one in found))
 
 
-def _largest(run: Run, rows: Genotypes) -> Found:
+def _largest(run: Run, rows: Genotypes) -> Generator[Event, None, FrontEntry | None]:
     """The plain network with the most parameters, then FLOPs, that keeps the limits."""
     params, flops = network_costs(run.space, rows).T
     rows = rows[np.lexsort((-flops, -params))]
@@ -80,20 +74,33 @@ def _largest(run: Run, rows: Genotypes) -> Found:
     return None
 
 
-def _nearest(run: Run, rows: Genotypes) -> Found:
-    """The plain network whose first cost is that of the winner, as nearly as there is one."""
+def _with_nearest(
+    run: Run, rows: Genotypes, found: list[Baseline]
+) -> Generator[Event, None, list[Baseline]]:
+    """What was found, and for each that may win the plain network nearest to its first cost.
+
+    Only the one of the winner is trained, and nobody knows yet which that is.
+    """
+    front = found_front(run)
     try:
-        winner = pick(found_front(run), run.spec.pick)
+        ids = candidates(front, run.spec.pick, run.spec.retrain)
     except UsageError:  # nothing on the front is what the request picks, which retraining tells
-        return None
+        return found
     if not len(rows):
-        return None
+        return found
     name = run.spec.objectives[1]
     costs = run.costs.score(rows).objectives[:, 0]
     params = network_costs(run.space, rows)[:, 0]
-    far = np.abs(np.log(costs / winner.minimised(name))).round(6)
-    best = np.lexsort((-params, far))[:1]
-    return (yield from _with_costs(run, run.space.decode(rows[best])[0]))
+    known = {one.entry.id: one for one in found}
+    for candidate in ids:
+        far = np.abs(np.log(costs / pick(front, candidate).minimised(name))).round(6)
+        best = np.lexsort((-params, far))[:1]
+        (network,) = run.space.decode(rows[best])
+        if network.id not in known:
+            known[network.id] = Baseline((yield from _with_costs(run, network)), (NEAREST,))
+        elif NEAREST not in known[network.id].roles:
+            known[network.id] = Baseline(known[network.id].entry, ("largest", NEAREST))
+    return list(known.values())
 
 
 def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, FrontEntry]:
@@ -121,6 +128,8 @@ def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, Front
 def plan(asked: Asked) -> Plan:
     """How much there is to do."""
     number = num_baselines(asked)
+    if number > 1:  # each that may win has one of its own, of which one is trained
+        number += asked.spec.retrain - 1
     parts: list[Part] = []
     for name in asked.timed:
         for _ in range(number):  # one after the other
@@ -130,7 +139,7 @@ def plan(asked: Asked) -> Plan:
 
 
 def num_baselines(asked: Asked) -> int:
-    """How many networks there are at most to compare with."""
+    """How many networks the winner is held against at most."""
     given = asked.spec.baseline
     if given is None:
         return 0

@@ -5,22 +5,34 @@ How one is, see `nas.executors.retraining.stage`; where, is the executor's busin
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
 from nas.executors.retraining.stage import change_trials
+from nas.objectives import OBJECTIVES
 from nas.objectives.quality import NOISE
+from nas.request.picks import SENSIBLE
+from nas.request.spec import SearchSpec
 from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
 from nas.run.events import Event
 from nas.run.folder import RunFolder, resuming
 from nas.run.layout import WINNER_FILE, begun_file, record_file, result_file
 from nas.run.stages import RETRAIN
-from nas.search.front import Front, pick, read_front, read_left, read_winner, winner
+from nas.search.front import (
+    SAME_COST,
+    Front,
+    FrontEntry,
+    pick,
+    read_front,
+    read_left,
+    read_winner,
+    winner,
+)
 from nas.stages.base import Run
 from nas.stages.baseline import num_baselines
-from nas.stages.halve import plain_ones, plain_rivals, stops_of, training_parts
+from nas.stages.halve import stops_of, training_parts
 from search_spaces.errors import DamagedRunError, NasError
 
 
@@ -99,9 +111,10 @@ def settle(run: Run) -> None:
 def _cheapest_of_the_best(run: Run, front: Front, left: str | None) -> str | None:
     """The id of the winner: a plain network, or what halving left."""
     entries = {entry.id: entry for entry in front.networks}
+    rivals = plain_rivals(front, run.spec)
     results = {
         one: run.folder.read_json(result_file(one))
-        for one in dict.fromkeys([left, *(entry.id for entry in plain_ones(front, run.spec))])
+        for one in dict.fromkeys([left, *rivals])
         if one in entries and run.folder.has(result_file(one))
     }
     if left not in results:  # its training has diverged, or no halving was asked for
@@ -109,10 +122,42 @@ def _cheapest_of_the_best(run: Run, front: Front, left: str | None) -> str | Non
     losses = {one: float(result["valid_loss"]) for one, result in results.items()}
     best = min(losses, key=losses.__getitem__)
     noise = max(results[best].get("loss_error", 0.0), NOISE * abs(losses[best]))
-    good = {one for one, loss in losses.items() if loss <= losses[best] + noise}
-    known = left if left in good else best
-    cheaper = [one for one in plain_rivals(front, run.spec, entries[known]) if one in good]
-    return min(cheaper, key=losses.__getitem__, default=known)
+    good = [one for one, loss in losses.items() if loss <= losses[best] + noise]
+    known = entries[left if left in good else best]
+    costs = [objective.name for objective in front.objectives[1:]]
+    cheaper = [one for one in rivals if one in good and no_dearer(entries[one], known, costs)]
+    return min(cheaper, key=losses.__getitem__, default=known.id)
+
+
+def plain_rivals(front: Front, spec: SearchSpec) -> list[str]:
+    """The ids of the plain baselines where these may win beside the front.
+
+    None where the request says itself what it picks, or trains the picked network alone; and none
+    under a limit that is not counted, for baselines are not timed as often as what keeps limits.
+
+    Args:
+        front: where from.
+        spec: the request.
+    """
+    counted_limits = all(OBJECTIVES[name].count is not None for name in spec.limits)
+    if spec.pick != SENSIBLE or spec.retrain < 2 or not counted_limits:
+        return []
+    return [one.entry.id for one in front.baselines if one.plain]
+
+
+def no_dearer(entry: FrontEntry, other: FrontEntry, costs: Iterable[str]) -> bool:
+    """Whether a network costs at most what is called equal to what another costs, see `SAME_COST`.
+
+    Of a doubtful cost the predicted one decides, where there is one.
+    """
+    for name in costs:
+        mine, most = entry.value(name), other.value(name)
+        if name in {*entry.doubtful, *other.doubtful} and name in entry.predicted:
+            mine, most = entry.predicted[name], other.predicted.get(name, most)
+        one = OBJECTIVES[name]
+        if one.minimised(mine) > (1 + SAME_COST) * one.minimised(most):
+            return False
+    return True
 
 
 def _check_front(folder: RunFolder) -> None:

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
 from nas.objectives import OBJECTIVES, QUALITIES
-from nas.search.front import Front, FrontEntry, build_front, pick, read_front
+from nas.search.front import Baseline, Front, FrontEntry, build_front, pick, read_front
 from search_spaces.architecture import (
     ATTENTION_KINDS,
     SKIP,
@@ -85,6 +85,20 @@ def test_limits_hold_and_the_edge_is_within() -> None:
 def test_limits_nobody_keeps_are_told() -> None:
     with pytest.raises(NasError, match=r"none of the 3 measured networks keeps flops ≤ 9"):
         front(*THREE, flops=9)
+
+
+@pytest.mark.parametrize(
+    ("flops", "roles"),
+    [(30, [("largest",), ("nearest",)]), (88, [("largest", "nearest")])],
+)
+def test_of_the_nearest_ones_a_network_has_its_own(flops: int, roles: list[Any]) -> None:
+    large, small = entry(0.3, 80), entry(0.6, 40)
+    plain = (Baseline(large, ("largest", "nearest")), Baseline(small, ("nearest",)))
+    held = replace(front(*THREE), baselines=plain).held_against(entry(0.2, flops))
+    assert [one.roles for one in held.baselines] == roles
+    assert held.held_against(entry(0.2, flops)) == held
+    own = replace(front(*THREE), baselines=(Baseline(large, ("own",)),))
+    assert own.held_against(small) == own
 
 
 def test_json_and_back() -> None:

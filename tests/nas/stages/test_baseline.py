@@ -24,8 +24,9 @@ from nas.results.reader import read_contents
 from nas.results.state import read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.search.front import FrontEntry, pick, read_front
+from nas.search.front import FrontEntry, pick, read_front, read_left
 from nas.stages import baseline
+from nas.stages.halve import candidates
 from search_spaces.architecture import Architecture
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import Genotypes
@@ -80,6 +81,34 @@ def test_all_are_trained_and_told_beside_each_other(run: RunFolder) -> None:
     assert all(sentence.startswith(("Against the", "The winner is")) for sentence in told)
     assert sentences(read_contents(run)) == told
     assert all(any(sentence in line for line in final_lines(run)) for sentence in told)
+
+
+def test_the_nearest_is_that_of_the_candidate_that_is_left(tmp_path: Path) -> None:
+    """Each candidate has its own; one of them is trained, and told of."""
+    numbers = {"retrain.epochs": "4"}
+    folder = finished(
+        tmp_path / "run", numbers=numbers, baseline="plain", pick="sensible", retrain=3
+    )
+    written = folder.read_json("pareto.json")["baselines"]
+    front, left = read_front(folder), read_left(folder)
+    assert left is not None
+    space = folder.spec.space
+    flops = network_costs(space, plain_rows(space))[:, 1]
+
+    def missed(one: str) -> float:
+        cost = pick(front, one).value("flops")
+        return float(np.abs(np.log(flops / cost)).min())
+
+    costs = [one["measured"]["flops"] for one in written if "nearest" in one["roles"]]
+    for one in candidates(front, "sensible", 3):
+        cost = pick(front, one).value("flops")
+        assert np.abs(np.log(np.array(costs) / cost)).min() == pytest.approx(missed(one))
+    (nearest,) = [one.entry for one in front.baselines if "nearest" in one.roles]
+    own = nearest.value("flops") / pick(front, left).value("flops")
+    assert abs(np.log(own)) == pytest.approx(missed(left))
+    trained = {one["id"] for one in read_state(folder, thorough=True).retrained}
+    assert trained == {left, *(one.entry.id for one in front.baselines)}
+    assert read_contents(folder).front == front
 
 
 def test_what_is_lost_is_trained_again_and_nothing_else(tmp_path: Path) -> None:

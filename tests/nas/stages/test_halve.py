@@ -18,12 +18,14 @@ from nas.request.spec import SearchRequest
 from nas.results.networks import choose_trained
 from nas.results.reader import read_contents
 from nas.results.state import read_state
+from nas.run.duration import TRAINED, Duration, StageDuration
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import checkpoints_folder
-from nas.search.front import Baseline, FrontEntry, pick, read_front, read_winner
+from nas.run.stages import RETRAIN
+from nas.search.front import Baseline, pick, read_front, read_winner
 from nas.stages import halve, retrain
-from nas.stages.halve import candidates, plain_rivals
+from nas.stages.halve import candidates
 from nas.stages.pipeline import run_search
 from search_spaces.errors import UsageError
 from tests.nas.search.test_front import THREE, entry, front
@@ -101,79 +103,34 @@ def test_trainings_of_losers_that_go_on_behind_it_are_kept(tmp_path: Path) -> No
     assert left == {won, baseline, begun} and lost not in left
 
 
-RUN = entry(0.2, 40)  # what is picked, for it is the only network
-
-
-@pytest.mark.parametrize(
-    ("plain", "asked", "joins"),
-    [
-        (entry(0.9, 40), {}, True),
-        (entry(0.9, 42), {}, True),  # which is called equal
-        (entry(0.9, 43), {}, False),
-        (entry(0.9, 20), {"limits": {"params": 1e6}}, True),
-        (entry(0.9, 20), {"limits": {"latency_ms": 1.0}}, False),
-        (entry(0.9, 20), {"pick": "best"}, False),
-        (entry(0.9, 20), {"retrain": 1}, False),
-    ],
-)
-def test_plain_networks_that_cost_no_more_train_beside_the_candidates(
-    plain: FrontEntry, asked: dict[str, Any], joins: bool
-) -> None:
-    spec: Any = SimpleNamespace(**({"pick": "sensible", "retrain": 3, "limits": {}} | asked))
-    made = replace(front(RUN), baselines=(Baseline(plain, ("nearest",)),))
-    assert plain_rivals(made, spec) == [plain.id] * joins
-    own = replace(made, baselines=(Baseline(plain, ("own",)),))
-    assert plain_rivals(own, spec) == []
-
-
-def test_of_a_doubtful_cost_the_predicted_one_decides() -> None:
-    spec: Any = SimpleNamespace(pick="sensible", retrain=2, limits={})
-    picked = replace(RUN, predicted={"quality": 0.2, "flops": 40.0})
-    slow = replace(entry(0.9, 90), doubtful={"flops": "noise"}, predicted={"flops": 30.0})
-    made = replace(front(picked), baselines=(Baseline(slow, ("nearest",)),))
-    assert plain_rivals(made, spec) == [slow.id]
-    slower = replace(slow, predicted={"flops": 50.0})
-    assert plain_rivals(replace(made, baselines=(Baseline(slower, ("nearest",)),)), spec) == []
-
-
-@pytest.mark.parametrize(("number", "shares"), [(1, [0.5] * 3), (3, [0.2] * 5 + [0.5] * 3)])
-def test_plain_networks_make_no_stop_earlier(
-    tmp_path: Path, number: int, shares: list[float]
-) -> None:
-    asked: dict[str, Any] = {"retrain": 3, "pick": "sensible", "baseline": "plain"}
-    folder = RunFolder.create(tmp_path / "run", spec_of(tmp_path / "spec", numbers=LONG, **asked))
-    ids = with_front(folder, number + 2)
-    made = read_front(folder)
-    beside = [replace(pick(made, one), measured={"flops": 1.0}) for one in ids[number:]]
-    held = tuple(Baseline(one, ("nearest",)) for one in beside)
-    held_against = replace(made, entries=made.entries[:number], baselines=held)
-    folder.write_json("pareto.json", held_against.to_json())
-    run: Any = SimpleNamespace(folder=folder, spec=folder.spec, executor=Reaching())
-    list(halve.work(run))
-    lines = folder.read_journal("halving.jsonl")
-    assert [line["share"] for line in lines[:-1]] == shares
-    assert read_winner(folder) == ids[0]
-
-
 def test_a_plain_network_beside_the_front_may_win(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(halve, "candidates", lambda *_: [])  # which have all done worse
-    monkeypatch.setattr(retrain, "settle", lambda _: None)  # what is left wins
+    monkeypatch.setattr(retrain, "NOISE", 100.0)  # all are as good as the best
+    monkeypatch.setattr(retrain, "SAME_COST", 1e9)
     asked: dict[str, Any] = {"retrain": 2, "baseline": "plain", "pick": "sensible"}
     folder = finished(tmp_path / "run", numbers=LONG, **asked)
     won, known = read_winner(folder), read_front(folder)
     assert won in {one.entry.id for one in known.baselines} - {one.id for one in known.entries}
     state = read_state(folder, thorough=True)
     assert (state.picked, state.summary, state.problems) == (won, "finished", ())
-    assert {one["id"] for one in state.retrained} == {one.entry.id for one in known.baselines}
+    trained = {state.left, *(one.entry.id for one in known.baselines)}
+    assert {one["id"] for one in state.retrained} == trained and state.left != won
+    told = Duration((StageDuration(TRAINED, "Retrain", "three networks", 30.0),))
+    taken = replace(state, duration=told).told.taken
+    assert taken.keys() == {f"{RETRAIN}{one}" for one in trained}
+    assert replace(read_contents(folder), duration=told).told.taken == taken
     said = [one.sentence for one in state.comparisons(folder.spec)]
     assert any(text.startswith("The winner is a plain network") for text in said)
     page = (folder.path / "report.html").read_text("utf-8")
     assert f'href="#network-{won}"' not in page and "The winner is a plain network" in page
     table = nas.results.open(folder.path).networks
     assert list(table.index[table["picked"]]) == [won]
-    assert table.loc[won, "source"] == "baseline" and table.loc[won, "retrained"]
+    contents = read_contents(folder)
+    seen = {one.id for one in (*contents.observed, *contents.verified, *contents.population)}
+    for one in known.baselines:
+        assert table.loc[one.entry.id, "retrained"]
+        assert (table.loc[one.entry.id, "source"] == "baseline") == (one.entry.id not in seen)
     assert choose_trained(folder, None) == won
 
 

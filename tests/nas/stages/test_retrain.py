@@ -11,8 +11,9 @@ import pytest
 
 from nas.run.folder import RunFolder
 from nas.search.front import Baseline, Role, pick, read_front, read_left, read_winner
-from nas.stages.retrain import settle
+from nas.stages.retrain import no_dearer, plain_rivals, settle
 from search_spaces.errors import DamagedRunError
+from tests.nas.search.test_front import entry, front
 from tests.support.pipeline_cases import spec_of
 from tests.support.trained_cases import with_front
 
@@ -71,6 +72,34 @@ def test_without_an_error_the_usual_noise_counts(tmp_path: Path) -> None:
         trained(run, plain, valid_loss=loss)
         settle(run)
         assert read_winner(run.folder) == winner
+
+
+@pytest.mark.parametrize(
+    ("asked", "may"),
+    [
+        ({}, True),
+        ({"limits": {"params": 1e6}}, True),
+        ({"limits": {"latency_ms": 1.0}}, False),
+        ({"pick": "best"}, False),
+        ({"retrain": 1}, False),
+    ],
+)
+def test_plain_networks_may_win_where_nothing_is_said(asked: dict[str, Any], may: bool) -> None:
+    spec: Any = SimpleNamespace(**({"pick": "sensible", "retrain": 3, "limits": {}} | asked))
+    plain = entry(0.9, 20)
+    made = replace(front(entry(0.2, 40)), baselines=(Baseline(plain, ("nearest",)),))
+    assert plain_rivals(made, spec) == [plain.id] * may
+    own = replace(made, baselines=(Baseline(plain, ("own",)),))
+    assert plain_rivals(own, spec) == []
+
+
+def test_of_a_doubtful_cost_the_predicted_one_decides() -> None:
+    known = replace(entry(0.2, 40), predicted={"quality": 0.2, "flops": 40.0})
+    assert no_dearer(entry(0.9, 42), known, ["flops"])  # which is called equal
+    assert not no_dearer(entry(0.9, 43), known, ["flops"])
+    slow = replace(entry(0.9, 90), doubtful={"flops": "noise"}, predicted={"flops": 30.0})
+    assert no_dearer(slow, known, ["flops"])
+    assert not no_dearer(replace(slow, predicted={"flops": 50.0}), known, ["flops"])
 
 
 def test_what_is_not_trained_or_somebodys_own_wins_nothing(tmp_path: Path) -> None:
