@@ -73,7 +73,9 @@ def run_search(
         try:
             if run.spec.evaluator is None:
                 yield from executor.retrain(run, search_ids(run))
-                settle(run)
+                for event in settle(run):
+                    run.folder.log(event)
+                    yield event
         except NasError as error:  # a training that diverged; of all else the report tells
             failure = error
         yield from report(run)

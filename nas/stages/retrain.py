@@ -16,7 +16,7 @@ from nas.objectives.quality import NOISE
 from nas.request.picks import SENSIBLE
 from nas.request.spec import SearchSpec
 from nas.run.duration import CHECK, PLAIN_UPDATE, SCORE, Asked, Part, Plan, counted
-from nas.run.events import Event
+from nas.run.events import Event, Note
 from nas.run.folder import RunFolder, resuming
 from nas.run.layout import WINNER_FILE, begun_file, record_file, result_file
 from nas.run.stages import RETRAIN
@@ -93,35 +93,43 @@ def search_ids(run: Run) -> list[str]:
     return list(dict.fromkeys([*first, *sorted(others & known)]))
 
 
-def settle(run: Run) -> None:
+def settle(run: Run) -> Iterator[Event]:
     """Let the cheapest network win whose training ended within the noise of the best.
 
     All that may win are trained whole by now, what halving left and plain networks, and what was
     ahead at half of a training may not be at its end. Noise is the error of the best one's
-    validation loss, or `NOISE` of it where that is more.
+    validation loss, or `NOISE` of it where that is more. A winner that halving has not left is
+    told of once.
     """
-    front, left = read_front(run.folder), read_left(run.folder)
-    best = _cheapest_of_the_best(run, front, left)
-    if best != left:
-        run.folder.write_json(WINNER_FILE, {"left": left, "winner": best})
-    else:
+    left = read_left(run.folder)
+    best = None if left is None else _cheapest_of_the_best(run, left)
+    if left is None or best in (None, left):
         (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
+    elif read_winner(run.folder) != best:
+        run.folder.write_json(WINNER_FILE, {"left": left, "winner": best})
+        mine, other = (run.folder.read_json(result_file(one))["valid_loss"] for one in (best, left))
+        yield Note(
+            f"{RETRAIN}{best}",
+            f"this plain network wins, with a validation loss of {mine:.4g}: {left}, which the "
+            f"halving left, ended with {other:.4g}",
+        )
 
 
-def _cheapest_of_the_best(run: Run, front: Front, left: str | None) -> str | None:
+def _cheapest_of_the_best(run: Run, left: str) -> str:
     """The id of the winner: a plain network, or what halving left."""
+    front = read_front(run.folder)
     entries = {entry.id: entry for entry in front.networks}
     rivals = plain_rivals(front, run.spec)
-    results = {
-        one: run.folder.read_json(result_file(one))
-        for one in dict.fromkeys([left, *rivals])
-        if one in entries and run.folder.has(result_file(one))
-    }
-    if left not in results:  # its training has diverged, or no halving was asked for
+    losses, errors = {}, {}
+    for one in dict.fromkeys([left, *rivals]):
+        if one in entries and run.folder.has(result_file(one)):
+            result = run.folder.read_json(result_file(one))
+            losses[one] = float(result["valid_loss"])
+            errors[one] = float(result.get("loss_error", 0.0))
+    if left not in losses:  # its training has diverged
         return left
-    losses = {one: float(result["valid_loss"]) for one, result in results.items()}
     best = min(losses, key=losses.__getitem__)
-    noise = max(results[best].get("loss_error", 0.0), NOISE * abs(losses[best]))
+    noise = max(errors[best], NOISE * abs(losses[best]))
     good = [one for one, loss in losses.items() if loss <= losses[best] + noise]
     known = entries[left if left in good else best]
     costs = [objective.name for objective in front.objectives[1:]]

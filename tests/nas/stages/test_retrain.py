@@ -56,12 +56,12 @@ def test_the_cheapest_within_the_noise_of_the_best_wins(
     run, left, plain = run_of(tmp_path, cost)
     trained(run, left, **WINNER)
     trained(run, plain, valid_loss=loss, loss_error=error)
-    for _ in range(2):
-        settle(run)
+    for first in (True, False):
+        assert len(list(settle(run))) == (wins and first)  # it is told of once
         assert read_winner(run.folder) == (plain if wins else left)
         assert read_left(run.folder) == left
     trained(run, plain, valid_loss=0.6)  # trained anew, it is worse
-    settle(run)
+    list(settle(run))
     assert read_winner(run.folder) == left and not run.folder.has("winner.json")
 
 
@@ -70,7 +70,7 @@ def test_without_an_error_the_usual_noise_counts(tmp_path: Path) -> None:
     trained(run, left, valid_loss=0.5)
     for loss, winner in ((0.504, plain), (0.506, left)):
         trained(run, plain, valid_loss=loss)
-        settle(run)
+        list(settle(run))
         assert read_winner(run.folder) == winner
 
 
@@ -105,12 +105,12 @@ def test_of_a_doubtful_cost_the_predicted_one_decides() -> None:
 def test_what_is_not_trained_or_somebodys_own_wins_nothing(tmp_path: Path) -> None:
     run, left, plain = run_of(tmp_path / "a", 8.0)
     trained(run, plain, valid_loss=0.1)
-    settle(run)
+    list(settle(run))
     assert read_winner(run.folder) == left  # whose training has diverged
     run, left, own = run_of(tmp_path / "b", 8.0, ("own",))
     trained(run, left, **WINNER)
     trained(run, own, valid_loss=0.1)
-    settle(run)
+    list(settle(run))
     assert read_winner(run.folder) == left
 
 
@@ -126,11 +126,11 @@ def test_another_halving_forgets_what_was_settled(tmp_path: Path) -> None:
     run, left, plain = run_of(tmp_path, 8.0)
     trained(run, left, **WINNER)
     trained(run, plain, valid_loss=0.4)
-    settle(run)
+    list(settle(run))
     assert read_winner(run.folder) == plain
     (run.folder.path / "halving.jsonl").unlink()
     assert read_winner(run.folder) is None
     run.folder.append("halving.jsonl", [{"winner": "another"}])
     assert read_winner(run.folder) == "another"
-    settle(run)  # which is on no front
+    list(settle(run))  # which is on no front
     assert not run.folder.has("winner.json")
