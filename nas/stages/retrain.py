@@ -110,8 +110,8 @@ def settle(run: Run) -> Iterator[Event]:
         mine, other = (run.folder.read_json(result_file(one))["valid_loss"] for one in (best, left))
         yield Note(
             f"{RETRAIN}{best}",
-            f"this plain network wins, with a validation loss of {mine:.4g}: {left}, which the "
-            f"halving left, ended with {other:.4g}",
+            f"the plain network {best} wins with a validation loss of {mine:.4g}: {left}, which "
+            f"the halving left, ended with {other:.4g}",
         )
 
 
