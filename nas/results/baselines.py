@@ -94,6 +94,19 @@ def comparisons(
     ]
 
 
+def trained_by_search(front: Front | None, left: str | None, picked: str | None) -> list[str]:
+    """The ids of the networks that a search trains whole, as far as they are known.
+
+    Args:
+        front: its front; None before there is one.
+        left: what successive halving left, which is trained also where another network wins.
+        picked: the winner.
+    """
+    first = left or picked
+    beside = () if front is None else front.baselines
+    return [] if first is None else list(dict.fromkeys([first, *(one.entry.id for one in beside)]))
+
+
 def why_none(spec: SearchSpec, front: Front) -> str | None:
     """Why a search has no baselines; None where it has."""
     if front.baselines:

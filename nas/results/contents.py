@@ -11,7 +11,7 @@ from nas.objectives import QUALITY, Quality
 from nas.profiling.device_profile import DeviceProfile
 from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
-from nas.results.baselines import Comparison, MainScore, comparisons
+from nas.results.baselines import Comparison, MainScore, comparisons, trained_by_search
 from nas.results.failures import FailedNetwork
 from nas.results.retrained_order import RetrainedOrder, retrained_order
 from nas.run.duration import Duration, ToldAndTaken, compare
@@ -264,10 +264,9 @@ class RunContents:
     @property
     def told(self) -> ToldAndTaken:
         """How long it was to take, beside how long it took."""
-        beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
-        first = self.halving_left or (None if self.picked is None else self.picked.id)
-        trained = [] if first is None else [first, *beside]
-        return compare(self.duration or Duration(), self.seconds, list(dict.fromkeys(trained)))
+        picked = None if self.picked is None else self.picked.id
+        trained = trained_by_search(self.front, self.halving_left, picked)
+        return compare(self.duration or Duration(), self.seconds, trained)
 
     @property
     def unfinished(self) -> list[str]:

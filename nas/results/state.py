@@ -11,7 +11,7 @@ from typing import Any
 from nas.executors.board import WorkerState, read_workers
 from nas.request.picks import KNEE
 from nas.request.spec import SearchSpec
-from nas.results.baselines import Comparison, MainScore, comparisons
+from nas.results.baselines import Comparison, MainScore, comparisons, trained_by_search
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.duration import TRAINED, Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked, resume_command
@@ -76,11 +76,9 @@ class RunState:
     @property
     def told(self) -> ToldAndTaken:
         """How long it was to take, beside how long it took."""
-        beside = () if self.front is None else [one.entry.id for one in self.front.baselines]
-        first = self.left or self.picked
-        trained = [] if first is None else [first, *beside]
+        trained = trained_by_search(self.front, self.left, self.picked)
         took = {one.name: one.seconds for one in self.stages if one.seconds is not None}
-        return compare(self.duration or Duration(), took, list(dict.fromkeys(trained)))
+        return compare(self.duration or Duration(), took, trained)
 
     def comparisons(self, spec: SearchSpec) -> list[Comparison]:
         """The winner beside the baselines, as far as both are known."""

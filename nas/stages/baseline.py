@@ -7,6 +7,7 @@ the plain networks of the space (see `search_spaces.plain`), or the one that was
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -96,10 +97,11 @@ def _with_nearest(
         far = np.abs(np.log(costs / pick(front, candidate).minimised(name))).round(6)
         best = np.lexsort((-params, far))[:1]
         (network,) = run.space.decode(rows[best])
-        if network.id not in known:
+        before = known.get(network.id)
+        if before is None:
             known[network.id] = Baseline((yield from _with_costs(run, network)), (NEAREST,))
-        elif NEAREST not in known[network.id].roles:
-            known[network.id] = Baseline(known[network.id].entry, ("largest", NEAREST))
+        elif NEAREST not in before.roles:
+            known[network.id] = replace(before, roles=(*before.roles, NEAREST))
     return list(known.values())
 
 

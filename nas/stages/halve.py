@@ -1,7 +1,7 @@
 """The stage that begins the training of several candidates and goes on with the better ones.
 
-Successive halving, see `nas.request.halving`: at every stop the better half stays, and the last one
-left is the winner, whose training then goes on to its end.
+Successive halving, see `nas.request.halving`: at every stop the better half stays, and the training
+of the last one left goes on to its end. Which network wins then, see `nas.stages.retrain.settle`.
 
 The schedule of the learning rate is that of the whole training, so that the winner's goes on as if
 it had been alone.

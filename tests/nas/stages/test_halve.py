@@ -128,6 +128,7 @@ def test_a_plain_network_beside_the_front_may_win(
     assert list(table.index[table["picked"]]) == [won]
     contents = read_contents(folder)
     seen = {one.id for one in (*contents.observed, *contents.verified, *contents.population)}
+    assert any(one.entry.id not in seen for one in known.baselines)
     for one in known.baselines:
         assert table.loc[one.entry.id, "retrained"]
         assert (table.loc[one.entry.id, "source"] == "baseline") == (one.entry.id not in seen)
