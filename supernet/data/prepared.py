@@ -117,11 +117,14 @@ class EmbeddingSplit:
         targets: float32 ``(N, D)``, memory-mapped.
         pairs: rows of a query and of the passage that answers it, int64 ``(Q, 2)``; None where
             texts stand alone.
+        states: what the checkpoint says of every token of the texts, one after the other, at
+            length 1: float16 ``(tokens, D)``, memory-mapped; None where it is not kept.
     """
 
     texts: TokenRows
     targets: NDArray[np.float32]
     pairs: NDArray[np.int64] | None = None
+    states: NDArray[np.float16] | None = None
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -365,6 +368,11 @@ def pairs_file(split: str) -> str:
     return f"{split}.pairs.npy"
 
 
+def states_file(split: str) -> str:
+    """Name of the file with the states of a split's tokens, in numpy's format; where it is kept."""
+    return f"{split}.states.npy"
+
+
 def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
     if manifest.tokenizer is None or manifest.token_dtype is None:
         raise _contradiction(folder)
@@ -372,15 +380,20 @@ def _embeddings(folder: Path, manifest: Manifest, split: str) -> EmbeddingSplit:
     targets = np.load(folder / targets_file(split), mmap_mode="r", allow_pickle=False)
     if targets.shape != (len(texts), manifest.width) or targets.dtype != np.float32:
         raise _contradiction(folder)
+    states = None
+    if (name := states_file(split)) in manifest.files:
+        states = np.load(folder / name, mmap_mode="r", allow_pickle=False)
+        if states.shape != (texts.num_tokens, manifest.width) or states.dtype != np.float16:
+            raise _contradiction(folder)
     num_pairs = manifest.splits[split].counts.get("pairs", 0)
     if not num_pairs:
-        return EmbeddingSplit(texts, targets)
+        return EmbeddingSplit(texts, targets, states=states)
     pairs = np.load(folder / pairs_file(split), allow_pickle=False)
     if pairs.shape != (num_pairs, 2) or pairs.dtype != np.int64:
         raise _contradiction(folder)
     if pairs.min() < 0 or pairs.max() >= len(texts):
         raise _contradiction(folder)
-    return EmbeddingSplit(texts, targets, pairs)
+    return EmbeddingSplit(texts, targets, pairs, states)
 
 
 def _contradiction(folder: Path) -> DataError:

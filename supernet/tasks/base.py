@@ -278,6 +278,10 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """What others learn from a network: the probabilities ``(P, C)`` of the outcomes, fp32."""
         return found.logits.float().softmax(dim=-1)
 
+    def kept_labels(self, batch: BatchT) -> Tensor | None:
+        """The `soft_labels` of a batch where its data hold them: no teacher has to run for it."""
+        return None
+
     def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """The loss of all predictions that an evaluation reports: cross-entropy, in nats.
 

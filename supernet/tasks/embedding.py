@@ -128,7 +128,14 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         self, settings: TrainingSettings, *, seed: int, epoch: int, device: str
     ) -> Iterator[EmbeddingBatch]:
         """Texts of similar lengths, in random order."""
-        return embedding_batches(self.train, settings.batch_size, seed, epoch, device=device)
+        return embedding_batches(
+            self.train,
+            settings.batch_size,
+            seed,
+            epoch,
+            device=device,
+            states=settings.distillation > 0.0,
+        )
 
     def inputs(self, batch: EmbeddingBatch) -> Tensor:
         """Tokens."""
@@ -159,6 +166,10 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         """The states of all tokens ``(B, N, D)`` at length 1; 0 at padding."""
         assert found.states is not None
         return _units(found.states)
+
+    def kept_labels(self, batch: EmbeddingBatch) -> Tensor | None:
+        """See `Task.kept_labels`: the states that were written when the texts were prepared."""
+        return None if batch.states is None else batch.states.float()
 
     def summed_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """See `Task.summed_loss`: 1 − cosine to the checkpoint's embedding."""

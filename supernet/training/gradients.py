@@ -86,6 +86,9 @@ def _taught_by(
     device: str,
 ) -> Taught:
     """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
+    kept = task.kept_labels(batch)
+    if kept is not None:
+        return lambda start, end: kept[start:end]
     with torch.no_grad(), autocast(device, settings.bfloat16):
         if not settings.loss_chunk:
             said = task.predict(teacher.network, batch, teacher.architecture)

@@ -12,14 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
@@ -52,7 +55,7 @@ from supernet.data.prepare.splits import (
     read_sources,
     refuse_columns,
 )
-from supernet.data.prepared import pairs_file, targets_file
+from supernet.data.prepared import pairs_file, states_file, targets_file
 from supernet.data.text_batches import padded_rows
 from supernet.data.text_files import (
     Report,
@@ -71,6 +74,8 @@ HELD_OUT = 20  # one text in so many goes to the validation split, and as many t
 FEWEST_HELD = 2  # texts, which are compared with each other
 TEXTS_PER_CHUNK = 1024
 BATCH_TEXTS, BATCH_TOKENS = 64, 8192  # that are embedded at once, padding included
+MOST_STATES_BYTES = 4 * 2**30  # of the training split
+MOST_OF_FREE = 4  # one part in so many of the disk's free bytes
 
 Pairs = NDArray[np.int64]
 
@@ -142,7 +147,7 @@ class EmbeddingPlan(SourcesPlan):
         for split, found in records.items():
             rows = read_rows(folder, split, dtype, self.tokenizer.vocab_size, least=PAD)
             assert len(rows) == found.examples
-            write_targets(folder / targets_file(split), rows, network, split, report)
+            write_outputs(folder, split, rows, network, report)
         width = _width(self.checkpoint)
         return Content("embeddings", records, tokenizer_record(self.tokenizer), dtype, width=width)
 
@@ -274,12 +279,16 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
     return EmbeddingPlan(request, sources, doctor.skipped, tokenizer, checkpoint, digest)
 
 
-def write_targets(
-    file: Path, rows_N: TokenRows, network: StandAlone, split: str, report: Report
+def write_outputs(
+    folder: Path, split: str, rows_N: TokenRows, network: StandAlone, report: Report
 ) -> None:
-    """Write what a network makes of texts, float32 ``(N, D)`` in numpy's format.
+    """Write what a network makes of texts, and for training also what it says of their tokens.
 
-    Texts of similar lengths are embedded together, on a graphics card where there is one.
+    Vectors are float32 ``(N, D)``, the states of all tokens at length 1 float16 ``(tokens, D)``,
+    which moves none of their cosines by more than a millionth; both in numpy's format. States are
+    left out where they take more than `MOST_STATES_BYTES` or a quarter of what is free on the disk:
+    then a training that learns from them runs the network again. Texts of similar lengths are
+    embedded together, on a graphics card where there is one.
 
     Raises:
         DataError: when an embedding is not finite.
@@ -288,26 +297,43 @@ def write_targets(
     network = network.to(device).eval()
     lengths = rows_N.lengths
     order = np.argsort(lengths, kind="stable")
-    targets: np.memmap[tuple[int, ...], np.dtype[np.float32]] | None = None
+    targets: NDArray[np.float32] | None = None
+    states: NDArray[np.float16] | None = None
     start = 0
     while start < len(order):
         batch = order[start : start + BATCH_TEXTS]
         fits = np.arange(1, len(batch) + 1) * lengths[batch] <= BATCH_TOKENS
         batch = batch[: max(1, int(fits.sum()))]
         with torch.inference_mode():
-            vectors_BD = network(padded_rows(rows_N, batch).to(device))[1].float().cpu().numpy()
-        if not np.isfinite(vectors_BD).all():
+            states_BTD, vectors_BD = network(padded_rows(rows_N, batch).to(device))
+        if not bool(vectors_BD.isfinite().all()):
             raise DataError(
                 "the checkpoint gives a text an embedding that is no finite number: fetch it anew"
             )
         if targets is None:
-            shape = (len(order), vectors_BD.shape[1])
-            targets = np.lib.format.open_memmap(file, mode="w+", dtype=np.float32, shape=shape)
-        targets[batch] = vectors_BD
+            width = vectors_BD.shape[1]
+            targets = _new(folder / targets_file(split), np.float32, len(order), width)
+            if split == "train" and _fit(folder, rows_N.num_tokens, width):
+                states = _new(folder / states_file(split), np.float16, rows_N.num_tokens, width)
+        targets[batch] = vectors_BD.float().cpu().numpy()
+        if states is not None:
+            units_BTD = F.normalize(states_BTD.float(), dim=-1).half().cpu().numpy()
+            for row, unit_TD in zip(batch, units_BTD, strict=True):
+                states[rows_N.offsets[row] : rows_N.offsets[row + 1]] = unit_TD[: lengths[row]]
         start += len(batch)
         report(f"Embedding {split}", start, len(order))
     assert targets is not None, "an empty split was refused"
-    targets.flush()
+
+
+def _new(file: Path, dtype: Any, rows: int, width: int) -> NDArray[Any]:
+    return np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=(rows, width))
+
+
+def _fit(folder: Path, tokens: int, width: int) -> bool:
+    """Whether there is room for the states of so many tokens."""
+    free = shutil.disk_usage(folder).free
+    needed = tokens * width * np.dtype(np.float16).itemsize
+    return needed <= min(MOST_STATES_BYTES, free // MOST_OF_FREE)
 
 
 def _check_sizes(

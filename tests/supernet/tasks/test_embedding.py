@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from nas.search.front import Front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import dump_space, parse_space
 from supernet.building import build_network
-from supernet.extraction import extract
+from supernet.extraction import StandAlone, extract
 from supernet.slices import Slices
 from supernet.tasks import embedding
 from supernet.tasks.embedding import EmbeddingTask, neighbours_found, passages_found, similarity
@@ -318,6 +319,34 @@ def test_a_teacher_tells_its_states_of_all_tokens() -> None:
         whole = cosine(own.logits[row], batch.targets[row])
         texts.append(0.25 * (1.0 - whole) + 0.75 * (1.0 - sum(near) / len(near)))
     assert found == pytest.approx(sum(texts) / len(texts), abs=1e-5)
+
+
+def test_states_that_were_kept_teach_as_the_teacher_does() -> None:
+    networks, settings = networks_of(SPACE, 2), replace(SETTINGS, distillation=0.75)
+    teacher = extract(supernet_of(SPACE).eval(), networks[0]).requires_grad_(False)
+
+    def gradients(task: EmbeddingTask, teacher: StandAlone) -> list[Tensor]:
+        (batch, *_) = task.batches(settings, seed=0, epoch=0, device="cpu")
+        model = supernet_of(SPACE)
+        for share in Group().shares([batch], parts=2):
+            slices = Slices(model)
+            add_gradients(
+                task, model, share, networks, settings, device="cpu", slices=slices, teacher=teacher
+            )
+        return [p.grad for p in model.parameters() if p.grad is not None]
+
+    task = embedding_task()
+    kept, texts = embedding_task(), task.train.texts
+    with torch.no_grad():
+        rows = [torch.tensor([texts[n].tolist()]) for n in range(len(texts))]
+        said = [teacher.network(row, networks[0])[0][0] for row in rows]
+    states = torch.nn.functional.normalize(torch.cat(said), dim=-1).half().numpy()
+    kept.train = replace(task.train, states=states)
+    silent = copy.deepcopy(teacher)
+    silent.network = None  # nobody asks it
+    for one, other in zip(gradients(task, teacher), gradients(kept, silent), strict=True):
+        assert torch.allclose(one, other, atol=2e-4)
+    assert next(kept.batches(SETTINGS, seed=0, epoch=0, device="cpu")).states is None
 
 
 def test_nothing_is_left_to_learn_from_oneself() -> None:

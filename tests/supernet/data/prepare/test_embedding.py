@@ -101,6 +101,30 @@ def test_every_text_has_the_tokens_and_the_embedding_of_the_checkpoint(
     assert found.settings["max_length"] == 32
 
 
+def test_what_the_checkpoint_says_of_tokens_is_kept_for_training(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = prepared(tmp_path, model).manifest
+    data = EMBEDDINGS.open(tmp_path / "out")
+    states, texts = data.train.states, data.train.texts
+    assert states is not None and data.valid.states is None
+    network = read_checkpoint(model).network()
+    for number in range(0, len(texts), 9):
+        with torch.no_grad():
+            said = network(torch.tensor([texts[number].tolist()]))[0][0]
+        right = torch.nn.functional.normalize(said, dim=-1).numpy()
+        kept = states[texts.offsets[number] : texts.offsets[number + 1]]
+        assert np.allclose(kept, right, atol=1e-3)
+    np.save(tmp_path / "out" / "train.states.npy", np.array(states[1:]))
+    files = record_files(tmp_path / "out")
+    write_manifest(tmp_path / "out", found.model_copy(update={"files": files}))
+    with pytest.raises(DataError, match="contradicts its files"):
+        EMBEDDINGS.open(tmp_path / "out")
+    monkeypatch.setattr(embedding, "MOST_STATES_BYTES", 2 * 24 * texts.num_tokens - 1)
+    prepared(tmp_path / "small", model)
+    assert EMBEDDINGS.open(tmp_path / "small" / "out").train.states is None
+
+
 def test_texts_are_held_out_by_what_they_say(model: Path, tmp_path: Path) -> None:
     one = prepared(tmp_path / "one", model).manifest
     sizes = [one.splits[split].examples for split in ("train", "valid", "test")]
