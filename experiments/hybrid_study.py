@@ -1,6 +1,6 @@
 """Where the kind of attention decides, does a search find the mix of kinds that pays?
 
-``python -m experiments.hybrid_study --space recall --length 512``
+``python -m experiments.hybrid_study --space recall --length 512 --context 512 2048``
 
 On a task that needs recall, one supernet of the whole space is trained, with weights of their own
 for each kind of attention; where the preset has `own_updates`, as those of `recall` have, each
@@ -11,6 +11,9 @@ networks that are timed. Two winners of each space, the best and the cheapest th
 a tolerance, are trained from scratch, all with the same updates and several seeds, and tested. More
 networks, spread over all qualities in the search, are trained once, to see how well the search
 ranks them.
+
+Caches and times are taken behind each of several contexts; what networks learn does not depend on
+them, so that each is evaluated and trained once. The marks are those of the longest.
 
 With `--searches` a small space is evaluated whole, so that it is known which network is to be
 found, and searches with other seeds tell how often and how soon it is. A space for that is
@@ -167,7 +170,7 @@ def timed_ms(
 ) -> list[float]:
     """Milliseconds of networks, timed beside each other; once for all."""
     workload = base_workload(space).timed_as(OBJECTIVES[name].mode)
-    file = work / f"timed-{name}.json"
+    file = work / f"timed-{workload.digest[:8]}.json"
     known: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     # Times of different sessions are not compared: all are taken anew where one is missing.
     if any(network.id not in known for network in networks):
@@ -264,29 +267,16 @@ def measure(options: Options) -> dict[str, Any]:
     usual = int(whole.workload["source"])
     length = options.length or usual
     quality = options.quality or QUALITY_OF[str(whole.data["dataset"])]
-    space = space_at(whole, length, options.context)
+    contexts = sorted(set(options.context or [length]))
+    longest = space_at(whole, length, contexts[-1])
     work = Path(options.work) / _name(options, "-")
-    numbers = numbers_at(space, usual, options.preset, pairs("--set", options.set))
-    train_supernet(space, numbers, work, options.preset, data=options.data, quality=quality)
+    numbers = numbers_at(longest, usual, options.preset, pairs("--set", options.set))
+    train_supernet(longest, numbers, work, options.preset, data=options.data, quality=quality)
     asked = oracle(str(work))
-    names = list(dict.fromkeys(options.costs.split(",")))
-    costs = costs_of(asked.space, work, names)
-    found: dict[str, dict[str, Genotypes]] = {}
-    for cost, price in costs.items():
-        for name, part in parts_of(asked.space).items():
-            rows = searched(asked, part, price, 0, options.budget, options.first)
-            found.setdefault(cost, {})[name] = rows
-            note(f"{cost}, {name}: {len(rows)} evaluations")
-    whole_space = again(asked, costs, options) if options.searches else None
-    won = winners_of(asked, found, costs)
-    ranked = ranked_rows(asked, won, found, options.ranked)
-    asked.keep()
-    scores = scratch_scores(asked, won, ranked, work, options.seeds, options.workers)
     budget = RunFolder.open(work / RUN).spec.budget
     return {
-        "space": space.name,
+        "space": whole.name,
         "length": length,
-        "context": options.context or length,
         "quality": quality,
         "budget": options.budget,
         "first": options.first,
@@ -296,9 +286,36 @@ def measure(options: Options) -> dict[str, Any]:
             "supernet": 0 if budget.own_updates else budget.supernet.max_updates,
             "scratch": budget.retrain.max_updates,
         },
+        "contexts": [
+            _behind(options, asked, space_at(whole, length, context), quality, work)
+            for context in contexts
+        ],
+    }
+
+
+def _behind(
+    options: Options, asked: Oracle, space: SearchSpace, quality: QualityMetric, work: Path
+) -> dict[str, Any]:
+    """What is found by the costs of a space of `space_at`."""
+    context = int(space.workload.get("context", space.workload["source"]))
+    names = list(dict.fromkeys(options.costs.split(",")))
+    costs = costs_of(space, work, names)
+    found: dict[str, dict[str, Genotypes]] = {}
+    for cost, price in costs.items():
+        for name, part in parts_of(asked.space).items():
+            rows = searched(asked, part, price, 0, options.budget, options.first)
+            found.setdefault(cost, {})[name] = rows
+            note(f"behind {context:,}, {cost}, {name}: {len(rows)} evaluations")
+    whole_space = again(asked, costs, options) if options.searches else None
+    won = winners_of(asked, found, costs)
+    ranked = ranked_rows(asked, won, found, options.ranked)
+    asked.keep()
+    scores = scratch_scores(asked, won, ranked, work, options.seeds, options.workers)
+    return {
+        "context": context,
         "fronts": fronts_of(asked, found, costs),
         "whole": whole_space,
-        "winners": winner_rows(asked, won, scores, timed_of(options), work),
+        "winners": winner_rows(asked, space, won, scores, timed_of(options), work),
         "ranking": ranking(asked, ranked, scores, quality),
     }
 
@@ -355,7 +372,7 @@ def timed_of(options: Options) -> list[str]:
 def _name(options: Options, joint: str) -> str:
     space = load_space(options.space)
     length = options.length or int(space.workload["source"])
-    behind = [] if options.context is None else [str(options.context)]
+    behind = [] if not options.context else ["-".join(map(str, sorted(set(options.context))))]
     return joint.join([space.name, str(length), *behind])
 
 
@@ -413,6 +430,7 @@ def scratch_scores(
 
 def winner_rows(
     asked: Oracle,
+    space: SearchSpace,
     won: Sequence[Winner],
     scores: Mapping[str, list[dict[str, float]]],
     times: Sequence[str],
@@ -422,11 +440,11 @@ def winner_rows(
     networks = list({winner.network.id: winner.network for winner in won}.values())
     rows = distinct(np.concatenate([winner.row for winner in won]))
     priced: dict[str, dict[str, float]] = {network.id: {} for network in networks}
-    for name, price in costs_of(asked.space, work, UNTIMED).items():
-        for network, value in zip(asked.space.decode(rows), price(rows)[:, 0], strict=True):
+    for name, price in costs_of(space, work, UNTIMED).items():
+        for network, value in zip(space.decode(rows), price(rows)[:, 0], strict=True):
             priced[network.id][name] = float(value)
     for name in times:
-        for network, ms in zip(networks, timed_ms(asked.space, networks, name, work), strict=True):
+        for network, ms in zip(networks, timed_ms(space, networks, name, work), strict=True):
             priced[network.id][name] = ms
     return [
         {
@@ -519,12 +537,12 @@ class Comparison:
         return self.matches and min(shares, default=math.inf) <= MOST_TIME
 
 
-def comparisons(content: Mapping[str, Any]) -> list[Comparison]:
-    """Every mixed winner with the best pure winner under its cost."""
+def comparisons(content: Mapping[str, Any], behind: Mapping[str, Any]) -> list[Comparison]:
+    """Every mixed winner with the best pure winner under its cost, behind one context."""
     metric: QualityMetric = content["quality"]
     table = []
-    for cost in dict.fromkeys(row["cost"] for row in content["winners"]):
-        rows = [row for row in content["winners"] if row["cost"] == cost]
+    for cost in dict.fromkeys(row["cost"] for row in behind["winners"]):
+        rows = [row for row in behind["winners"] if row["cost"] == cost]
         pure = min(
             (row for row in rows if row["space"] != MIXED),
             key=lambda row: (reached(row, metric)[0], row["costs"][CACHE]),
@@ -538,29 +556,34 @@ def comparisons(content: Mapping[str, Any]) -> list[Comparison]:
     return table
 
 
-def marks(content: Mapping[str, Any]) -> dict[str, bool]:
+def marks(content: Mapping[str, Any], behind: Mapping[str, Any]) -> dict[str, bool]:
     """Which of the three marks are met; a time that was not measured meets none."""
-    found = comparisons(content)
+    found = comparisons(content, behind)
     return {
         "cache": any(one.small for one in found),
         "time": any(one.small and one.fast for one in found),
-        "ranking": content["ranking"]["kendall_tau"] >= LEAST_TAU,
+        "ranking": behind["ranking"]["kendall_tau"] >= LEAST_TAU,
     }
 
 
 def met(content: Mapping[str, Any]) -> bool:
-    """Whether all marks are met."""
-    return all(marks(content).values())
+    """Whether all marks are met behind the longest context."""
+    return all(marks(content, content["contexts"][-1]).values())
 
 
 def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
-    """Fronts, winners, comparisons, and the marks."""
+    """Fronts, winners, comparisons, and the marks, behind each context."""
+    for behind in content["contexts"]:
+        yield from _shown(content, behind)
+
+
+def _shown(content: Mapping[str, Any], behind: Mapping[str, Any]) -> Iterator[Table | str]:
     title = f"{content['space']}, {content['length']} tokens"
-    if content["context"] != content["length"]:
-        title += f", caches and times behind {content['context']:,}"
-    yield _fronts_table(content, title)
-    yield _winners_table(content, title)
-    found = comparisons(content)
+    if behind["context"] != content["length"]:
+        title += f", caches and times behind {behind['context']:,}"
+    yield _fronts_table(behind, title)
+    yield _winners_table(content, behind, title)
+    found = comparisons(content, behind)
     heads = ("under", "mixed", "pure", "gain", "± seeds", "cache", "time", "FLOPs")
     yield table_of(
         f"{title}: mixed winners beside the best pure one, costs as shares of its",
@@ -584,13 +607,15 @@ def show(content: Mapping[str, Any]) -> Iterator[Table | str]:
             for one in found
         ],
     )
-    if content["whole"]:
-        yield from _whole_space(content, title)
-    yield from _sentences(content)
+    if behind["whole"]:
+        yield from _whole_space(content, behind["whole"], title)
+    yield from _sentences(content, behind)
 
 
-def _whole_space(content: Mapping[str, Any], title: str) -> Iterator[Table | str]:
-    networks, searches = content["whole"]["networks"], content["whole"]["searches"]
+def _whole_space(
+    content: Mapping[str, Any], whole: Mapping[str, Any], title: str
+) -> Iterator[Table | str]:
+    networks, searches = whole["networks"], whole["searches"]
     yield table_of(
         f"{title}: all {len(networks)} networks, as the search evaluates them",
         ("layers", "quality"),
@@ -620,9 +645,9 @@ def _found(places: Sequence[int | None]) -> tuple[str, str, str]:
     return f"{len(found)} of {len(places)}", f"{middle:g}", last
 
 
-def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
-    timed = any(name in row["costs"] for row in content["winners"] for name in TIMES)
-    stand = marks(content)
+def _sentences(content: Mapping[str, Any], behind: Mapping[str, Any]) -> Iterator[str]:
+    timed = any(name in row["costs"] for row in behind["winners"] for name in TIMES)
+    stand = marks(content, behind)
 
     def verdict(name: str) -> str:
         return "met" if stand[name] else "MISSED"
@@ -635,7 +660,7 @@ def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
         f"and takes {MOST_TIME} of its time or less: "
         f"{verdict('time') if timed else 'not timed, so not met'}"
     )
-    order = content["ranking"]
+    order = behind["ranking"]
     interval = order["interval"]
     within = "" if interval is None else " ({:.2f} … {:.2f})".format(*interval)
     yield (
@@ -644,8 +669,8 @@ def _sentences(content: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _fronts_table(content: Mapping[str, Any], title: str) -> Table:
-    fronts = content["fronts"]
+def _fronts_table(behind: Mapping[str, Any], title: str) -> Table:
+    fronts = behind["fronts"]
     shares = {(row["cost"], row["space"]): row for row in fronts}
     names = list(dict.fromkeys(row["space"] for row in fronts))
     return table_of(
@@ -661,7 +686,7 @@ def _fronts_table(content: Mapping[str, Any], title: str) -> Table:
     )
 
 
-def _winners_table(content: Mapping[str, Any], title: str) -> Table:
+def _winners_table(content: Mapping[str, Any], behind: Mapping[str, Any], title: str) -> Table:
     metric: QualityMetric = content["quality"]
     updates = f"{content['updates']['scratch']:,} updates, {content['seeds']} seeds"
     heads = (
@@ -672,9 +697,9 @@ def _winners_table(content: Mapping[str, Any], title: str) -> Table:
         "in the search",
         f"{QUALITIES[metric].objective.label}",
     )
-    costs = [*UNTIMED, *(name for name in TIMES if name in content["winners"][0]["costs"])]
+    costs = [*UNTIMED, *(name for name in TIMES if name in behind["winners"][0]["costs"])]
     rows = []
-    for row in content["winners"]:
+    for row in behind["winners"]:
         mean, deviation = reached(row, metric)
         rows.append(
             (
@@ -707,7 +732,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--length", type=int, help="tokens of a text; the space's own if left out")
     parser.add_argument(
-        "--context", type=int, help="caches and times behind so many tokens; the length if left out"
+        "--context",
+        type=int,
+        nargs="+",
+        help="caches and times behind so many tokens, one context or several; the length if left "
+        "out",
     )
     parser.add_argument("--data", help="the prepared folder of python-source")
     parser.add_argument("--quality", choices=["loss", *QUALITY_OF.values()])
@@ -749,7 +778,7 @@ STUDY = Study(
     show,
     met,
     results=_results,
-    example="--space recall --length 512 --set retrain.max_updates=2000",
+    example="--space recall --length 512 --context 512 2048 --set retrain.max_updates=2000",
     width=180,
 )
 

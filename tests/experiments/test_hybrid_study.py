@@ -210,7 +210,9 @@ def test_a_small_space_is_known_whole_and_searched_again() -> None:
     # With as many evaluations as networks nobody can miss it.
     for places in (row["found_at"], row["at_random"]):
         assert len(places) == 1 and 1 <= places[0] <= 39
-    text = printed(show(content() | {"whole": whole}))
+    shown = content()
+    shown["contexts"][0]["whole"] = whole
+    text = printed(show(shown))
     assert "all 39 networks" in text and "1 of 1" in text
 
 
@@ -233,6 +235,19 @@ def winner(space: str, kinds: list[str], accuracies: list[float], **costs: float
 
 def content(tau: float = 0.8) -> dict[str, Any]:
     """Made-up numbers that meet all marks."""
+    return {
+        "space": "recall",
+        "length": 2048,
+        "quality": "accuracy",
+        "budget": 8,
+        "seeds": 3,
+        "updates": {"alone": 500, "supernet": 0, "scratch": 1000},
+        "contexts": [behind(tau)],
+    }
+
+
+def behind(tau: float = 0.8) -> dict[str, Any]:
+    """Those of one context."""
     softmax = {CACHE: 1.0, "decode_ms": 4.0, "prefill_ms": 40.0, "flops": 4e6}
     mixed = {CACHE: 0.55, "decode_ms": 3.0, "prefill_ms": 20.0, "flops": 2e6}
     linear = {CACHE: 0.1, "decode_ms": 2.0, "prefill_ms": 10.0}
@@ -241,14 +256,8 @@ def content(tau: float = 0.8) -> dict[str, Any]:
         for n in range(10)
     ]
     return {
-        "space": "recall",
-        "length": 2048,
         "context": 2048,
-        "quality": "accuracy",
-        "budget": 8,
         "whole": None,
-        "seeds": 3,
-        "updates": {"alone": 500, "supernet": 0, "scratch": 1000},
         "fronts": [
             {"cost": CACHE, "space": name, "hypervolume": share, "front": []}
             for name, share in (("softmax", 0.5), ("linear", 0.25), (MIXED, 1.0))
@@ -262,48 +271,55 @@ def content(tau: float = 0.8) -> dict[str, Any]:
     }
 
 
+def judged(content: dict[str, Any]) -> dict[str, bool]:
+    """The marks behind its only context."""
+    return marks(content, content["contexts"][0])
+
+
 def test_a_mixed_winner_is_compared_with_the_best_pure_one() -> None:
-    (one,) = comparisons(content())
+    (one,) = comparisons(content(), behind())
     assert one.pure["space"] == "softmax"
     assert one.gain == pytest.approx(0.98333 - 0.99, abs=1e-4)
     assert one.deviation == pytest.approx(np.hypot(0.01, 0.005774), abs=1e-5)
     assert one.ratios == {CACHE: 0.55, "decode_ms": 0.75, "prefill_ms": 0.5, "flops": 0.5}
-    assert marks(content()) == {"cache": True, "time": True, "ranking": True} and met(content())
+    assert judged(content()) == {"cache": True, "time": True, "ranking": True} and met(content())
 
 
 def test_marks_are_missed_each_for_its_own_reason() -> None:
     worse = content()
-    worse["winners"][2]["scores"] = [{"accuracy": 0.9, "loss": 1.0}] * 3
-    assert marks(worse) == {"cache": False, "time": False, "ranking": True}
+    worse["contexts"][0]["winners"][2]["scores"] = [{"accuracy": 0.9, "loss": 1.0}] * 3
+    assert judged(worse) == {"cache": False, "time": False, "ranking": True}
     large = content()
-    large["winners"][2]["costs"][CACHE] = 0.61
-    assert marks(large) == {"cache": False, "time": False, "ranking": True}
+    large["contexts"][0]["winners"][2]["costs"][CACHE] = 0.61
+    assert judged(large) == {"cache": False, "time": False, "ranking": True}
     slow = content()
-    slow["winners"][2]["costs"] |= {"decode_ms": 3.1, "prefill_ms": 31.0}
-    assert marks(slow) == {"cache": True, "time": False, "ranking": True}
-    assert marks(content(tau=0.69)) == {"cache": True, "time": True, "ranking": False}
+    slow["contexts"][0]["winners"][2]["costs"] |= {"decode_ms": 3.1, "prefill_ms": 31.0}
+    assert judged(slow) == {"cache": True, "time": False, "ranking": True}
+    assert judged(content(tau=0.69)) == {"cache": True, "time": True, "ranking": False}
     assert not met(slow)
+    slow["contexts"].append(behind() | {"context": 4096})
+    assert met(slow), "the marks are those of the longest context"
 
 
 def test_less_is_better_where_quality_is_nats() -> None:
     nats = content() | {"quality": "recall_nats"}
-    for row in nats["winners"]:
+    for row in nats["contexts"][0]["winners"]:
         row["scores"] = [{"recall_nats": 1 - one["accuracy"], "loss": 1.0} for one in row["scores"]]
-    (one,) = comparisons(nats)
+    (one,) = comparisons(nats, nats["contexts"][0])
     assert one.pure["space"] == "softmax" and one.gain == pytest.approx(-0.00667, abs=1e-4)
 
 
 def test_a_winner_of_the_mixed_space_with_one_kind_is_no_mix() -> None:
     pure = content()
-    pure["winners"][2]["kinds"] = ["window:8", "window:16"]
-    assert comparisons(pure) == [] and not marks(pure)["cache"]
+    pure["contexts"][0]["winners"][2]["kinds"] = ["window:8", "window:16"]
+    assert comparisons(pure, pure["contexts"][0]) == [] and not judged(pure)["cache"]
 
 
 def test_what_was_not_timed_meets_no_mark_of_time() -> None:
     untimed = copy.deepcopy(content())
-    for row in untimed["winners"]:
+    for row in untimed["contexts"][0]["winners"]:
         del row["costs"]["decode_ms"], row["costs"]["prefill_ms"]
-    assert marks(untimed) == {"cache": True, "time": False, "ranking": True}
+    assert judged(untimed) == {"cache": True, "time": False, "ranking": True}
     text = printed(show(untimed))
     assert "not timed, so not met" in text and "prefill ms" not in text
 
@@ -360,7 +376,7 @@ def test_a_study_begun_again_does_nothing_twice(
     STUDY.main(arguments)
     assert json.loads(capsys.readouterr().out) == first
     assert {file: file.stat().st_mtime_ns for file in (work / "trained").iterdir()} == before
-    for row in first["winners"]:
+    for row in first["contexts"][0]["winners"]:
         assert row["costs"]["flops"] == network_costs_of(row)
     assert (tmp_path / "hybrid_study_recall_48.json").exists()
 
