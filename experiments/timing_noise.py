@@ -263,7 +263,7 @@ def study(options: Options, folder: Path) -> dict[str, Any]:
     )
     quiet_seconds = time.monotonic() - started
     meter = LatencyMeter(run.spec, run.device_profile)
-    meter.time_afresh(run.space.decode(run.sampled_rows[: len(times)]), KNOWN_SESSIONS)
+    meter.time_afresh(run.space.decode(run.timed_rows[: len(times)]), KNOWN_SESSIONS)
     note(f"the machine is known after {time.monotonic() - began:.0f} s")
     networks: dict[str, Architecture] = {}
 

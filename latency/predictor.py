@@ -22,6 +22,10 @@ REFITTED = 2  # chosen among other candidates; its measurements are all there
 MIN_OBSERVATIONS = 8
 NUM_FOLDS = 5
 MOST_ODD, LEAST_ODD = 4.0, 0.1
+# A fit that goes through all of few measurements would promise any precision. So no prediction is
+# surer than this share of the usual error; no spread counts as less than that share of the usual
+# one; and spreads that are usually below so small a share of the errors say nothing.
+LEAST_STD, LEAST_SPREAD, NOTHING = 0.5, 0.25, 0.1
 KEPT = 0.9  # share of the errors that decide which candidate is taken: the worst are outliers'
 MARGIN = 0.1  # a candidate that is less simple has to be better by this share
 NORMAL_MAD = 1.4826  # standard deviation of a normal variable over its median absolute deviation
@@ -57,8 +61,9 @@ class PredictorReport:
         num_folds: parts the cross-validation left out in turn.
         relative_std: root mean square of the chosen one's cross-validated relative errors.
         std_factor: what the chosen one's own spread is multiplied by, so that the cross-validated
-            errors, divided by their standard deviations, have a root mean square of 1. In both an
-            error counts at most as the largest that is not unexpected.
+            errors, divided by their standard deviations, have a root mean square of 1; 0 where the
+            spread says nothing, and `relative_std` holds for all networks. In both an error counts
+            at most as the largest that is not unexpected.
         candidates: name → cross-validated score, in the order tried.
         baselines: the same for ``linear`` on all features and for each single number given.
     """
@@ -182,7 +187,7 @@ class LatencyPredictor:
             num_observations=len(ms_N),
             num_folds=int(folds_N.max()) + 1,
             relative_std=_rms(off_N / ms_N),
-            std_factor=_rms(off_N / _at_least_tiny(best.spread, best.ms)),
+            std_factor=_calibration(off_N / ms_N, best.spread / ms_N),
             candidates=candidates,
             baselines=alone,
         )
@@ -220,7 +225,9 @@ class LatencyPredictor:
         with _THREADS.limit(limits=1, user_api="blas"):
             seen_NF = _seen(self.report.chosen, features_NF, self._terms)
             spread_N = self._regressor.spread(seen_NF, mean_N)
-        std_N = np.round(self.report.std_factor * spread_N, _DECIMALS)
+        factor, least = self.report.std_factor, LEAST_STD if self.report.std_factor else 1.0
+        least_N = least * self.report.relative_std * mean_N
+        std_N = np.round(np.maximum(factor * spread_N, least_N), _DECIMALS)
         return mean_N, np.asarray(std_N, dtype=np.float64)
 
     def mean(self, features: ArrayLike) -> Array:
@@ -424,9 +431,12 @@ def _rms(values_N: Array) -> float:
     return math.sqrt(np.mean(np.square(values_N)))
 
 
-def _at_least_tiny(spread_N: Array, ms_N: Array) -> Array:
-    """Keeps a perfect fit from dividing by 0."""
-    return np.maximum(spread_N, 1e-12 * ms_N)
+def _calibration(off_N: Array, spread_N: Array) -> float:
+    """See `PredictorReport.std_factor`: of relative errors and spreads."""
+    usual = _rms(spread_N)
+    if usual <= NOTHING * _rms(off_N):
+        return 0.0
+    return _rms(off_N / np.maximum(spread_N, LEAST_SPREAD * usual))
 
 
 def score(predicted_N: Array, ms_N: Array) -> Score:

@@ -71,6 +71,30 @@ def sample_distinct(space: GenotypeSpace, rng: np.random.Generator, n: int) -> G
     )
 
 
+def half_alike(space: GenotypeSpace, rows: Genotypes) -> Genotypes:
+    """Every second row with all layers like the first, as far as their choices allow.
+
+    For what is a sum over layers: where each layer is drawn by itself such sums lie near their
+    means, and what a choice costs is hardly told from few networks (experiments/LOG.md,
+    2026-11-28).
+
+    Args:
+        space: of the rows.
+        rows: ``(N, S)`` canonical rows.
+
+    Returns:
+        ``(N, S)`` canonical rows, the first as it is; there may be fewer different ones.
+    """
+    changed, first = rows.copy(), dict[str, int]()
+    for column, slot in enumerate(space.slots):
+        like = first.setdefault(slot.gene_name, column)
+        choices = space.slots[like].choices
+        places = [slot.choices.index(c) if c in slot.choices else -1 for c in choices]
+        found = np.array(places, dtype=np.int16)[rows[1::2, like]]
+        changed[1::2, column] = np.where(found < 0, rows[1::2, column], found)
+    return space.canonical(changed)
+
+
 def mutate(
     space: GenotypeSpace, genotypes: Genotypes, rate: float, rng: np.random.Generator
 ) -> Genotypes:

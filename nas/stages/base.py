@@ -40,7 +40,14 @@ from search_spaces.counts import power_of_ten
 from search_spaces.errors import DataError, EvaluationError, NasError
 from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import Genotypes, GenotypeSpace, Network
-from search_spaces.variation import distinct, largest, neighbours, sample_distinct, smallest
+from search_spaces.variation import (
+    distinct,
+    half_alike,
+    largest,
+    neighbours,
+    sample_distinct,
+    smallest,
+)
 
 Floats = NDArray[np.float64]
 
@@ -82,7 +89,7 @@ class Run(OpenedRun):
 
     @cached_property
     def sampled_rows(self) -> Genotypes:
-        """Networks to begin with, and to time: the ends of the space and a random sample.
+        """Networks to begin with: the ends of the space and a random sample.
 
         With limits the cheapest network of every attention kind is among them, and that of which
         least is counted, so that a limit which was let through is kept by a network that is
@@ -90,6 +97,14 @@ class Run(OpenedRun):
         """
         rows = sample_distinct(self.domain, self.rng(OBSERVE), self.spec.budget.observations)
         return distinct(np.concatenate([self.ends, rows]))[: len(rows)]
+
+    @cached_property
+    def timed_rows(self) -> Genotypes:
+        """Networks to time, or to measure on the device: ends and a sample, see `half_alike`."""
+        first, count = len(distinct(self.ends)), self.spec.budget.latency_samples
+        rows = self.sampled_rows
+        every = np.concatenate([rows[:first], half_alike(self.space, rows[first:]), rows])
+        return distinct(every)[:count]
 
     @property
     def ends(self) -> Genotypes:

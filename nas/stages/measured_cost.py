@@ -24,7 +24,7 @@ def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
         run.folder.write_json(predictor_file(stage), workload.predictor(name).to_json())
         yield Progress(stage, len(measured), len(measured), "from the profile")
         return
-    rows = run.sampled_rows[: run.spec.budget.latency_samples]
+    rows = run.timed_rows
     networks = run.space.decode(rows)
     known = {key: one.value for key, one in run.measured_costs()[name].items()}
     for number, network in enumerate(networks, start=1):

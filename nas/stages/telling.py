@@ -147,7 +147,7 @@ def asked(run: Run) -> Asked:
     spec, executor = run.spec, run.executor
     untimed, new, watched = {}, set(spec.timed), False
     if executor.settings.kind == "local" and spec.device_profile is None:
-        rows = run.sampled_rows[: spec.budget.latency_samples]
+        rows = run.timed_rows
         reference, *sample = run.space.decode(np.concatenate([middle(run.space), rows]))
         for name in spec.timed:
             meter = run.meter(OBJECTIVES[name])

@@ -70,7 +70,7 @@ def time_sample(run: Run, cost: Objective) -> Iterator[Event]:
         return
     stage = cost.stage
     meter = run.meter(cost)
-    rows = run.sampled_rows[: run.spec.budget.latency_samples]
+    rows = run.timed_rows
     networks = run.space.decode(rows)
     fresh = [network for network in networks if not meter.known(network)]
     yield Progress(stage, 0, len(networks), f"{len(fresh)} to time, the rest known")

@@ -137,6 +137,18 @@ def test_out_of_fold_errors_have_the_size_they_were_promised() -> None:
     assert np.sqrt(np.mean(standardised**2)) == pytest.approx(1, abs=0.1)  # outliers are bounded
 
 
+def test_a_fit_through_all_of_few_measurements_is_not_sure_of_others() -> None:
+    """With more costs than networks a sum of them may leave nothing in some fold."""
+    rng = np.random.default_rng(1)
+    features = rng.integers(0, 3, (200, 24)).astype(np.float64)
+    ms = 5 + features[:, :6].sum(axis=1) + 0.3 * rng.normal(size=200)
+    predictor = LatencyPredictor.fit(features[:10], ms[:10])
+    assert predictor.report.chosen == "sum_of_costs"
+    mean, std = predictor.predict(features)
+    assert (std >= 0.5 * predictor.report.relative_std * mean - 1e-6).all()
+    assert (std < mean).all()
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_measurement_of_little_weight_hardly_counts(name: str) -> None:
     features, ms = networks(60)

@@ -36,6 +36,28 @@ def test_everything_stays_inside(space: SearchSpace, rate: float, seed: int) -> 
         assert len(rows) == 1
 
 
+@given(spaces(max_layers=3, most=3), st.integers(0, 99))
+def test_every_second_row_has_layers_alike(space: SearchSpace, seed: int) -> None:
+    rows = variation.sample(space, generator(seed), 9)
+    found = variation.half_alike(space, rows)
+    assert_inside(space, found)
+    assert np.array_equal(found[::2], rows[::2])
+    active = space.active(found)
+    for row, here in zip(found[1::2], active[1::2], strict=True):
+        first: dict[str, object] = {}
+        for slot, place, there in zip(space.slots, row, here, strict=True):
+            like = first.setdefault(slot.gene_name, slot.choices[place])
+            assert not there or slot.choices[place] == like or like not in slot.choices
+
+
+def test_sums_over_layers_alike_are_spread_further() -> None:
+    space, rng = load_space("digits"), generator(3)
+    rows = variation.sample(space, rng, 4_000)
+    columns = [n for n, slot in enumerate(space.slots) if slot.gene == "ffn_dim"]
+    sums = variation.half_alike(space, rows)[:, columns].sum(axis=1)
+    assert sums[1::2].std() > 1.2 * sums[::2].std()
+
+
 @pytest.mark.parametrize("name", ["digits", "wmt14-hat", "wikitext103-xl"])
 def test_ten_thousand_children_lie_in_the_space_and_have_canonical_ids(name: str) -> None:
     space, rng = load_space(name), generator(5)

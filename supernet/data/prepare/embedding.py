@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -326,7 +327,14 @@ def write_outputs(
 
 
 def _new(file: Path, dtype: Any, rows: int, width: int) -> NDArray[Any]:
-    return np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=(rows, width))
+    """A mapped file whose place on the disk is taken: a full disk would end the process later."""
+    mapped = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=(rows, width))
+    with file.open("r+b") as opened:
+        try:
+            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(file)) from error
+    return mapped
 
 
 def _fit(folder: Path, tokens: int, width: int) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,6 +201,19 @@ def test_batches_of_any_size_give_the_same_embeddings(
     prepared(tmp_path / "two", model)
     one, two = (EMBEDDINGS.open(tmp_path / name / "out").train.targets for name in ("one", "two"))
     assert np.allclose(one, two, atol=1e-6)
+
+
+def test_a_disk_without_room_is_told_and_nothing_stays(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left") as found:
+        prepared(tmp_path, model)
+    assert str(found.value.filename).endswith("train.targets.npy")
+    assert not (tmp_path / "out").exists()
 
 
 # -- pairs ----------------------------------------------------------------------------------------
