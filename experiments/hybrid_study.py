@@ -267,7 +267,7 @@ def measure(options: Options) -> dict[str, Any]:
     usual = int(whole.workload["source"])
     length = options.length or usual
     quality = options.quality or QUALITY_OF[str(whole.data["dataset"])]
-    contexts = sorted(set(options.context or [length]))
+    contexts = _contexts(options) or [length]
     longest = space_at(whole, length, contexts[-1])
     work = Path(options.work) / _name(options, "-")
     numbers = numbers_at(longest, usual, options.preset, pairs("--set", options.set))
@@ -369,11 +369,16 @@ def timed_of(options: Options) -> list[str]:
     return [name for name in TIMES if name in asked]
 
 
+def _contexts(options: Options) -> list[int]:
+    """Those asked for, from the shortest on."""
+    return sorted(set(options.context or ()))
+
+
 def _name(options: Options, joint: str) -> str:
     space = load_space(options.space)
     length = options.length or int(space.workload["source"])
-    behind = [] if not options.context else ["-".join(map(str, sorted(set(options.context))))]
-    return joint.join([space.name, str(length), *behind])
+    behind = "-".join(map(str, _contexts(options)))
+    return joint.join([space.name, str(length), *filter(None, [behind])])
 
 
 def _check(options: Options) -> None:

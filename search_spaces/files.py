@@ -198,3 +198,13 @@ def _alive(process: int) -> bool:
     except (PermissionError, OverflowError):
         return True
     return True
+
+
+def room_for_copies(free_bytes: int, most: int) -> int:
+    """Bytes that may be kept of what can be made anew: at most a quarter of a disk's free ones.
+
+    Args:
+        free_bytes: of the disk.
+        most: that are kept on any disk.
+    """
+    return min(most, free_bytes // 4)

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
+from search_spaces.files import room_for_copies
 
 BYTES = 4  # of a logit, in fp32
 READ_BYTES_PER_S = 1e9  # of a disk; what the system keeps in memory comes faster
 WORKED_PER_S = {"cpu": 5e10}  # operations of a network
 WORKED_ON_GPU_PER_S = 5e13
 MOST_BYTES = 8 * 2**30
-MOST_OF_FREE = 4  # one part in so many of the disk's free bytes
 
 BatchT = TypeVar("BatchT")
 Loaded = tuple[Any, Architecture]
@@ -137,7 +137,7 @@ def worth_keeping(
     """
     read_s = BYTES * vocabulary / READ_BYTES_PER_S
     worked_s = 2 * parameters / WORKED_PER_S.get(device, WORKED_ON_GPU_PER_S)
-    room = min(MOST_BYTES, free_bytes // MOST_OF_FREE)
+    room = room_for_copies(free_bytes, MOST_BYTES)
     return read_s < worked_s and BYTES * vocabulary * tokens <= room
 
 

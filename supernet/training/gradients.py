@@ -85,7 +85,10 @@ def _taught_by(
     settings: TrainingSettings,
     device: str,
 ) -> Taught:
-    """What a frozen network says about a batch; with `loss_chunk` a chunk of it at a time."""
+    """What a frozen network says about a batch, which is asked where the data do not hold it.
+
+    With `loss_chunk` it tells a chunk at a time.
+    """
     kept = task.kept_labels(batch)
     if kept is not None:
         return lambda start, end: kept[start:end]

@@ -27,6 +27,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from search_spaces.errors import DataError, UsageError
+from search_spaces.files import room_for_copies
 from search_spaces.settings import TokenInput
 from search_spaces.wording import mark
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
@@ -76,7 +77,6 @@ FEWEST_HELD = 2  # texts, which are compared with each other
 TEXTS_PER_CHUNK = 1024
 BATCH_TEXTS, BATCH_TOKENS = 64, 8192  # that are embedded at once, padding included
 MOST_STATES_BYTES = 4 * 2**30  # of the training split
-MOST_OF_FREE = 4  # one part in so many of the disk's free bytes
 
 Pairs = NDArray[np.int64]
 
@@ -327,13 +327,17 @@ def write_outputs(
 
 
 def _new(file: Path, dtype: Any, rows: int, width: int) -> NDArray[Any]:
-    """A mapped file whose place on the disk is taken: a full disk would end the process later."""
+    """A mapped file whose place on the disk is taken: a full disk would end the process later.
+
+    Where the system cannot take it beforehand, as macOS, that is left to `_fit`.
+    """
     mapped = np.lib.format.open_memmap(file, mode="w+", dtype=dtype, shape=(rows, width))
-    with file.open("r+b") as opened:
-        try:
-            os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(file)) from error
+    if hasattr(os, "posix_fallocate"):
+        with file.open("r+b") as opened:
+            try:
+                os.posix_fallocate(opened.fileno(), 0, file.stat().st_size)
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(file)) from error
     return mapped
 
 
@@ -341,7 +345,7 @@ def _fit(folder: Path, tokens: int, width: int) -> bool:
     """Whether there is room for the states of so many tokens."""
     free = shutil.disk_usage(folder).free
     needed = tokens * width * np.dtype(np.float16).itemsize
-    return needed <= min(MOST_STATES_BYTES, free // MOST_OF_FREE)
+    return needed <= room_for_copies(free, MOST_STATES_BYTES)
 
 
 def _check_sizes(
