@@ -27,7 +27,7 @@ from supernet.depth import Stack
 from supernet.layers import ElasticFeedForward, ScaledDropout, build_norm, recomputed
 from supernet.plan import DecoderLayerPlan, DecoderPlan, decoder_spans
 from supernet.rotary import Rotation, rotation_of
-from supernet.shared import shared
+from supernet.shared import shared, sharing
 
 States = tuple[State, ...]
 Memories = tuple[State | None, ...]
@@ -190,21 +190,22 @@ class ElasticDecoder(Stack):
         if self.final_norm is None:  # each layer ends in a norm: nothing adds up over them
             x_BND = in_product_precision(x_BND)
         outputs, after, kept = [x_BND], [], self.kept(len(decoder.layers))
-        for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
-            step = partial(
-                omni_step,
-                self.blocks[kept[number]],
-                outputs[-span:],
-                layer,
-                memories[number],
-                None if states is None else states[number],
-                positions_1N,
-                mask_BN,
-                rotation,
-            )
-            x_BND, state = recomputed(step) if self.checkpoints and self.training else step()
-            after.append(state)
-            outputs = [*outputs, x_BND][-self.settings.omni_span :]
+        with sharing():
+            for number, (layer, span) in enumerate(zip(decoder.layers, spans, strict=True)):
+                step = partial(
+                    omni_step,
+                    self.blocks[kept[number]],
+                    outputs[-span:],
+                    layer,
+                    memories[number],
+                    None if states is None else states[number],
+                    positions_1N,
+                    mask_BN,
+                    rotation,
+                )
+                x_BND, state = recomputed(step) if self.checkpoints and self.training else step()
+                after.append(state)
+                outputs = [*outputs, x_BND][-self.settings.omni_span :]
         return x_BND if self.final_norm is None else self.final_norm(x_BND), tuple(after)
 
 

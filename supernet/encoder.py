@@ -15,7 +15,7 @@ from supernet.depth import Stack
 from supernet.layers import build_norm, recomputed
 from supernet.plan import StackPlan
 from supernet.rotary import Rotation, rotation_of
-from supernet.shared import shared
+from supernet.shared import shared, sharing
 
 
 class ElasticEncoder(Stack):
@@ -49,11 +49,12 @@ class ElasticEncoder(Stack):
             x_BND = in_product_precision(x_BND)
         outputs = [x_BND]
         numbers = self.kept(len(encoder.layers))
-        for number, layer, span in zip(numbers, encoder.layers, spans, strict=True):
-            block = self.blocks[number]
-            step = partial(omni_block, block, outputs[-span:], layer, key_mask_BN, rotation)
-            x_BND = recomputed(step) if self.checkpoints and self.training else step()
-            outputs = [*outputs, x_BND][-kept:]
+        with sharing():
+            for number, layer, span in zip(numbers, encoder.layers, spans, strict=True):
+                block = self.blocks[number]
+                step = partial(omni_block, block, outputs[-span:], layer, key_mask_BN, rotation)
+                x_BND = recomputed(step) if self.checkpoints and self.training else step()
+                outputs = [*outputs, x_BND][-kept:]
         last = outputs[-count:]
         return last if self.final_norm is None else [self.final_norm(x) for x in last]
 

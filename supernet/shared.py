@@ -1,13 +1,14 @@
 """What the layers of a network need alike, worked out once: masks, positions and their waves.
 
 Each layer asks for what it needs of the padding or of the positions by itself, so that it can also
-be called alone. Within `sharing` the first answer is kept for the others.
+be called alone. Within `sharing`, as a stack runs its layers, the first answer is kept for the
+others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,9 +20,18 @@ T = TypeVar("T")
 _KNOWN: ContextVar[dict[Hashable, Any] | None] = ContextVar("known", default=None)
 
 
+def sharing() -> AbstractContextManager[None]:
+    """In it the results of `shared` are kept; nothing that it is given may change meanwhile.
+
+    Within another one nothing is new, and a compiler of networks sees none.
+    """
+    if is_dynamo_compiling() or _KNOWN.get() is not None:
+        return nullcontext()
+    return _kept()
+
+
 @contextmanager
-def sharing() -> Iterator[None]:
-    """In it the results of `shared` are kept; nothing that it is given may change meanwhile."""
+def _kept() -> Iterator[None]:
     token = _KNOWN.set({})
     try:
         yield

@@ -16,7 +16,7 @@ import ray
 from latency.turns import computing
 from nas.executors.ray_jobs import RESTARTS, Began, JobKind, JobRoom, side_by_side
 from nas.executors.ray_mail import Mailbox
-from nas.executors.retraining.tuning_record import asked_trials
+from nas.executors.retraining.asked import read_asked
 from nas.run.events import Event, Note
 from nas.run.layout import result_file
 from nas.run.opened import OpenedRun, shared_run
@@ -85,7 +85,7 @@ class _Retraining(JobKind):
         return f"the worker that trained {key}"
 
     def start(self, key: str, mailbox: Mailbox) -> Any:
-        tuned = self._share is None and asked_trials(self._run.folder, key) > 0
+        tuned = self._share is None and read_asked(self._run.folder, key).trials > 0
         task: Any = ray.remote(_job)
         # A task that tunes only waits for its trials.
         cpus, gpus = (0, 0) if tuned else (self._room.cpus, self._room.gpus)

@@ -28,7 +28,8 @@ def baseline_section(run: RunContents) -> Html:
         return section("baselines", TITLE, said)
     intro = paragraph(
         "A plain network has softmax attention in every place and the same sizes in every layer. "
-        "It was trained with the same steps and seed as the winner."
+        "It was trained with the same steps and seed as the winner, unless the sentences above say "
+        "otherwise."
     )
     picked = run.picked
     own = next((one for one in run.retrained if one.id == picked.id), None)

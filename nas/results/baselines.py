@@ -36,17 +36,20 @@ class MainScore:
     Attributes:
         name: ``accuracy``, ``bleu``, ``perplexity`` or ``similarity``.
         value: of a network trained after the search.
+        asked_epochs: that it trained for in place of the run's; None for those.
     """
 
     name: str
     value: float
+    asked_epochs: int | None = None
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> Self | None:
         """The one of ``retrained/ID/result.json``, where it stands first; None where none does."""
         for name, value in result.items():
             if name.startswith("test_") and isinstance(value, int | float):
-                return cls(name.removeprefix("test_"), float(value))
+                asked = result.get("asked_epochs")
+                return cls(name.removeprefix("test_"), float(value), asked)
         return None
 
     @property
@@ -149,9 +152,19 @@ def _sentence(
     own, other = scores.get(winner.id), scores.get(entry.id)
     if own is None or other is None:
         return f"Against {words} ({entry.id}): not trained yet."
-    return (
-        f"Against {words} ({entry.id}): {difference(own, other)} {_at_cost(cost, winner, entry)}."
+    at_cost = _at_cost(cost, winner, entry)
+    return f"Against {words} ({entry.id}): {difference(own, other)} {at_cost}{_unlike(own, other)}."
+
+
+def _unlike(own: MainScore, other: MainScore) -> str:
+    """That one trained longer than the other, where it did; told behind a comparison."""
+    if own.asked_epochs == other.asked_epochs:
+        return ""
+    mine, its = (
+        "as long as the request says" if one is None else f"for {one:,} epochs"
+        for one in (own.asked_epochs, other.asked_epochs)
     )
+    return f", trained {mine} where that one trained {its}"
 
 
 def difference(own: MainScore, other: MainScore) -> str:

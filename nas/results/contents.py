@@ -67,6 +67,8 @@ class Retrained:
         by_distance: its loss by distance, where the search began with a checkpoint.
         loss_error: standard error of its validation loss, examples being what is drawn at random;
             None where that is not known.
+        asked_epochs: that were asked for it in place of the run's, see `nas retrain --epochs`;
+            None where none were, and it trained as long as others of the run.
     """
 
     id: str
@@ -78,6 +80,7 @@ class Retrained:
     seed: int
     by_distance: ByDistance = field(default_factory=dict)
     loss_error: float | None = None
+    asked_epochs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -249,7 +252,8 @@ class RunContents:
         if self.front is None or self.picked is None:
             return []
         scores = {
-            one.id: MainScore(one.headline, one.test_scores[one.headline]) for one in self.retrained
+            one.id: MainScore(one.headline, one.test_scores[one.headline], one.asked_epochs)
+            for one in self.retrained
         }
         return comparisons(self.front, self.picked, scores, bool(self.spec.limits))
 
@@ -259,7 +263,8 @@ class RunContents:
         if self.front is None or self.spec.evaluator is not None:
             return None
         scores = {one.id: one.valid_scores for one in self.retrained}
-        return retrained_order(self.front, self.quality, scores)
+        asked = {one.id: one.asked_epochs for one in self.retrained if one.asked_epochs}
+        return retrained_order(self.front, self.quality, scores, asked)
 
     @property
     def told(self) -> ToldAndTaken:

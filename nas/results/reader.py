@@ -356,6 +356,7 @@ def _result(data: Any) -> Retrained:
         seed=int(data["seed"]),
         by_distance=_by_distance(data.get("by_distance", {})),
         loss_error=finite_number(data["loss_error"]) if "loss_error" in data else None,
+        asked_epochs=int(data["asked_epochs"]) if "asked_epochs" in data else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,19 +51,25 @@ class RetrainedOrder:
 
 
 def retrained_order(
-    front: Front, quality: Quality, scores: Mapping[str, Mapping[str, float]]
+    front: Front,
+    quality: Quality,
+    scores: Mapping[str, Mapping[str, float]],
+    asked: Mapping[str, int],
 ) -> RetrainedOrder | None:
-    """Compare the orders.
+    """Compare the orders of networks that were trained for as long as most of them.
 
     Args:
         front: of the search.
         quality: what quality is.
         scores: id of a trained network → its scores on the validation split, by name.
+        asked: id → epochs that were asked for a network in place of the run's.
 
     Returns:
-        None for fewer than three networks that are trained, or where all tie.
+        None for fewer than three such networks, or where all tie.
     """
     there = [one for one in front.entries if quality.name in scores.get(one.id, {})]
+    lengths = Counter(asked.get(one.id, 0) for one in there)
+    there = [one for one in there if asked.get(one.id, 0) == lengths.most_common(1)[0][0]]
     before = [one.measured[front.objectives[0].name] for one in there]
     after = [quality.of(scores[one.id]) for one in there]
     if len(there) < FEWEST_TRAINED or np.ptp(before) == 0 or np.ptp(after) == 0:

@@ -103,7 +103,12 @@ class RunState:
             }
             for one in self.retrained
         }
-        found = retrained_order(self.front, spec.judged, scores)
+        asked = {
+            str(one["id"]): int(one["asked_epochs"])
+            for one in self.retrained
+            if "asked_epochs" in one
+        }
+        found = retrained_order(self.front, spec.judged, scores, asked)
         return None if found is None else found.sentence
 
     @property

@@ -90,8 +90,8 @@ def checkpoints_folder(network_id: str) -> str:
     return f"retrained/{network_id}/checkpoints"
 
 
-def tuning_file(network_id: str) -> str:
-    """How many settings are to be tried before a network is trained from scratch."""
+def asked_file(network_id: str) -> str:
+    """What was asked of a network's training in place of what the run says."""
     return f"retrained/{network_id}/tuning.json"
 
 

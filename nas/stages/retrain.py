@@ -10,7 +10,7 @@ from pathlib import Path
 
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import open_executor
-from nas.executors.retraining.stage import change_trials
+from nas.executors.retraining.stage import change_asked
 from nas.objectives import OBJECTIVES
 from nas.objectives.quality import NOISE
 from nas.request.picks import SENSIBLE
@@ -41,14 +41,18 @@ def retrain(
     how: str | Sequence[str],
     settings: ExecutorSettings | None = None,
     trials: int | None = None,
+    epochs: int | None = None,
 ) -> Iterator[Event]:
     """Retrain networks of a finished search.
+
+    What was asked of the training of a network before, and is not asked anew, still holds.
 
     Args:
         folder: the run.
         how: ``knee``, ``best`` or an id, see `nas.search.front.pick`; or several.
         settings: where; in this process, one after the other, if not given.
-        trials: settings to try for each; 0 for the run's own, None for what was asked for before.
+        trials: settings to try for each; 0 for the run's own.
+        epochs: of each training; 0 for the run's own.
 
     Raises:
         UsageError: when the run has no front yet, no such network, or no device for trials.
@@ -61,10 +65,10 @@ def retrain(
         _check_front(folder)
         front = read_front(folder)
         ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
-        if trials is not None:
+        if trials is not None or epochs is not None:
             executor.check(folder.spec)  # results go with what is asked for anew
             for network_id in ids:
-                change_trials(folder, network_id, trials)
+                change_asked(folder, network_id, trials, epochs)
         try:
             yield from executor.retrain(run, list(dict.fromkeys(ids)))
         except NasError:  # a training that diverged; of all others the report tells
@@ -124,6 +128,8 @@ def _cheapest_of_the_best(run: Run, left: str) -> str:
     for one in dict.fromkeys([left, *rivals]):
         if one in entries and run.folder.has(result_file(one)):
             result = run.folder.read_json(result_file(one))
+            if "asked_epochs" in result:  # not trained as long as the others
+                continue
             losses[one] = float(result["valid_loss"])
             errors[one] = float(result.get("loss_error", 0.0))
     if left not in losses:  # its training has diverged

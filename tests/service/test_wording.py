@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from nas.executors.ray_nodes import FULL_S
+from nas.executors.retraining.asked import AskedTraining, note_asked
 from nas.executors.retraining.stage import _tuning_words
-from nas.executors.retraining.tuning_record import ask_for_trials
 from nas.objectives.latency_limits import Timed
 from nas.request.fields import shown
 from nas.request.presets import budget_for
@@ -215,7 +215,7 @@ def _said(node: ast.AST) -> Iterator[ast.AST]:
 def made(folder: Path) -> dict[str, list[str | None]]:
     """What is said where another function makes the message, by module and message."""
     run = tiny(folder / "run")
-    ask_for_trials(run, ENTRY.id, 8)
+    note_asked(run, ENTRY.id, AskedTraining(8))
     space, wrong = load_space("digits"), Fidelity(0.1, 0.1, 0.5, 12)
     value = Measurement("latency_ms", 1.0, doubtful="it scattered")
     timed = Timed((value,), repeated=3, waited_s=9.0, shorter=0.5, slower=2.0)

@@ -14,7 +14,7 @@ from nas.console.listeners.targets import LOG, read_logs
 from nas.console.progress import choose_reporter
 from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
-from nas.executors.retraining.tuning_record import MOST_TRIALS
+from nas.executors.retraining.asked import MOST_EPOCHS, MOST_TRIALS
 from nas.request import picks
 from nas.results.state import open_run
 from nas.run.threads import use_threads
@@ -53,7 +53,15 @@ def retrain(
         max=MOST_TRIALS,
         help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best by the "
         "validation loss; 0 goes back to the run's own.",
-        show_default="the run's own settings",
+        show_default="what was asked before, or the run's own",
+    ),
+    epochs: int = typer.Option(
+        None,
+        metavar="N",
+        min=0,
+        max=MOST_EPOCHS,
+        help="Train for N epochs, anew from the first weights; 0 goes back to the run's own.",
+        show_default="what was asked before, or the run's own",
     ),
     where: ExecutorSettings = options.PLACED,
     backend: str = typer.Option(
@@ -88,7 +96,7 @@ def retrain(
     _check_backend(backend, run_backend, fairseq_options, json_lines)
     _check_tuning(tune, where)
     if backend != OWN:
-        _check_single(backend, pick, top, tune, where)
+        _check_single(backend, pick, top, (tune, epochs), where)
     logs = read_logs(log)
     folder = open_run(run)
     screen = choose_reporter(quiet, json_lines)
@@ -104,7 +112,7 @@ def retrain(
     use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
 
-    follow(folder, run_retrain(folder, ids, where, tune), screen, logs)
+    follow(folder, run_retrain(folder, ids, where, tune, epochs), screen, logs)
     finish(folder, ids, quiet, json_lines)
 
 
@@ -126,12 +134,17 @@ def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: b
 
 
 def _check_single(
-    backend: str, pick: str, top: int | None, tune: int | None, where: ExecutorSettings
+    backend: str,
+    pick: str,
+    top: int | None,
+    asked: tuple[int | None, int | None],
+    where: ExecutorSettings,
 ) -> None:
     given = {
         "--pick front": pick == FRONT,
         "--top": top is not None,
-        "--tune": tune is not None,
+        "--tune": asked[0] is not None,
+        "--epochs": asked[1] is not None,
         "--executor ray": where.kind == "ray",
     }
     wrong = [name for name, there in given.items() if there]

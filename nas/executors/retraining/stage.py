@@ -13,15 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from nas.executors.retraining.asked import AskedTraining, note_asked, read_asked
 from nas.executors.retraining.network import load_weights, network_trainer
-from nas.executors.retraining.tuning_record import ask_for_trials, asked_trials
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import (
+    asked_file,
     begun_file,
     checkpoints_folder,
     result_file,
-    tuning_file,
     tuning_folder,
     weights_file,
 )
@@ -41,10 +41,12 @@ from supernet.tasks.base import Scores
 from supernet.tasks.evaluation import by_distance, loss_error, score
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.loop import EpochReport
+from supernet.training_settings import TrainingSettings
 
 SCHEMA = 2
 TUNED_SCHEMA = 3  # with settings and tuning
 ERROR_SCHEMA = 4  # with a loss_error
+ASKED_SCHEMA = 5  # with asked_epochs
 REACHED = "reached_loss"
 
 
@@ -63,26 +65,38 @@ def retrain_stage(network_id: str) -> Stage:
         ("declare",),
         {result_file(network_id): "its scores", weights_file(network_id): "its weights"},
         scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
-        reads=(tuning_file(network_id),),
+        reads=(asked_file(network_id),),
     )
 
 
-def change_trials(folder: RunFolder, network_id: str, trials: int) -> None:
-    """Ask for so many trials from now on, see `ask_for_trials`.
+def change_asked(
+    folder: RunFolder, network_id: str, trials: int | None = None, epochs: int | None = None
+) -> None:
+    """Ask something else of a training from now on; None leaves what was asked before.
 
-    Where others were asked for, the result goes and what was tried stays: settings are worth the
-    same among more or fewer of them.
+    Where only the number of trials is another, the result goes and what was tried stays: settings
+    are worth the same among more or fewer of them. With other epochs nothing stays.
     """
+    before = None
     with suppress(DamagedRunError):  # a note that cannot be read is written anew
-        if asked_trials(folder, network_id) == trials:
-            return
+        before = read_asked(folder, network_id)
+    known = before or AskedTraining()
+    asked = AskedTraining(
+        known.trials if trials is None else trials, known.epochs if epochs is None else epochs
+    )
+    if asked == before:
+        return
     stage = retrain_stage(network_id)
     begun = begun_file(stage.name)
-    fits = folder.has(begun) and not folder.begun_otherwise(stage.name, stage_digest(folder, stage))
+    fits = (
+        asked.epochs == known.epochs
+        and folder.has(begun)
+        and not folder.begun_otherwise(stage.name, stage_digest(folder, stage))
+    )
     if fits:  # in this order, for a kill in between is to cost none of the trials
         folder.forget(stage.name, ())
         folder.forget(stage.name, (*stage.outputs, checkpoints_folder(network_id), begun))
-    ask_for_trials(folder, network_id, trials)
+    note_asked(folder, network_id, asked)
     if fits:
         folder.begin(stage.name, stage_digest(folder, stage))
 
@@ -118,11 +132,12 @@ def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
 
 
 def _waits_for_tuner(run: OpenedRun, network_id: str) -> bool:
-    return not run.folder.has(result_file(network_id)) and asked_trials(run.folder, network_id) > 0
+    tuned = read_asked(run.folder, network_id).trials > 0
+    return tuned and not run.folder.has(result_file(network_id))
 
 
 def _tuning_words(run: OpenedRun, network_id: str) -> str:
-    trials = asked_trials(run.folder, network_id)
+    trials = read_asked(run.folder, network_id).trials
     path = shlex.quote(str(run.folder.path))
     command = f"nas retrain {path} --pick {network_id} --tune"
     ray = f"{command} {trials} --executor ray"
@@ -133,7 +148,7 @@ def _tuning_words(run: OpenedRun, network_id: str) -> str:
 
 
 def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator[Event]:
-    stage, trials = RETRAIN + entry.id, asked_trials(run.folder, entry.id)
+    stage, trials = RETRAIN + entry.id, read_asked(run.folder, entry.id).trials
     if run.folder.has(result_file(entry.id)):
         # Killed between the last step and the stage's record: the test split is not read again.
         run.folder.read_json(result_file(entry.id))
@@ -154,8 +169,8 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
 
 
 def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
-    """With the run's own settings."""
-    checkpoints, settings = _checkpoints(run, entry), run.spec.budget.retrain
+    """With the run's own settings, but for the epochs that were asked for."""
+    checkpoints, settings = _checkpoints(run, entry), settings_of(run, entry.id)
     network, trainer = network_trainer(run, entry, settings, checkpoints)
     if shortage := shortage_text(run.spec, entry.architecture, settings, run.teacher):
         yield Note(stage, shortage)
@@ -163,8 +178,19 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
         yield from _told(stage, report)
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
-    finish(run, entry, network, len(trainer.history))
+    finish(run, entry, network, len(trainer.history), epochs_of(run, entry.id))
     shutil.rmtree(checkpoints.path)
+
+
+def settings_of(run: OpenedRun, network_id: str) -> TrainingSettings:
+    """What a network trains with, but for what a tuning tries."""
+    return read_asked(run.folder, network_id).settings(run.spec.budget.retrain)
+
+
+def epochs_of(run: OpenedRun, network_id: str) -> dict[str, int]:
+    """What a result tells of epochs that were asked for; nothing where none were."""
+    asked = read_asked(run.folder, network_id).epochs
+    return {"asked_epochs": asked} if asked else {}
 
 
 def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
@@ -197,7 +223,7 @@ def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]
         loss = run.folder.read_json(result_file(entry.id))["valid_loss"]
         yield Progress(stage, 1, 1, "is trained", {REACHED: loss})
         return
-    _, trainer = network_trainer(run, entry, run.spec.budget.retrain, _checkpoints(run, entry))
+    _, trainer = network_trainer(run, entry, settings_of(run, entry.id), _checkpoints(run, entry))
     try:
         running = trainer.run()
         while (loss := trainer.loss_at(share)) is None:
@@ -218,7 +244,7 @@ def finish_tuned(
         entry: the network.
         weights: file of the trial's weights.
         epochs: that it trained.
-        about: its settings and the tuning, for the result.
+        about: its settings, the tuning and the epochs that were asked for, for the result.
     """
     finish(run, entry, load_weights(run, entry, weights), epochs, about)
 
@@ -239,7 +265,7 @@ def finish(
     save(run.folder.path / weights_file(entry.id), state)
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
-        "schema": ERROR_SCHEMA if error is not None else TUNED_SCHEMA if about else SCHEMA,
+        "schema": _schema(about or {}, error),
         "id": entry.id,
         "architecture": entry.architecture.to_json(),
         "task": run.space.task,
@@ -255,6 +281,12 @@ def finish(
         found = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
         result |= {"by_distance": found} if found else {}
     run.folder.write_json(result_file(entry.id), result)
+
+
+def _schema(about: Mapping[str, Any], error: float | None) -> int:
+    if "asked_epochs" in about:
+        return ASKED_SCHEMA
+    return ERROR_SCHEMA if error is not None else TUNED_SCHEMA if about else SCHEMA
 
 
 def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from nas.executors.retraining.network import network_trainer
-from nas.executors.retraining.stage import finish_tuned
+from nas.executors.retraining.stage import epochs_of, finish_tuned, settings_of
 from nas.executors.retraining.tuning_record import Settings, TrialFolders, TrialRecord
 from nas.run.layout import TRIAL_WEIGHTS
 from nas.run.opened import OpenedRun
@@ -44,9 +44,8 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
     digest = f"{run.spec.digest}:{entry.id}:{key}"
     checkpoints = CheckpointFolder(where / "checkpoints", digest, run.folder.check)
     numbers: dict[str, Any] = dict(settings)
-    network, trainer = network_trainer(
-        run, entry, replace(run.spec.budget.retrain, **numbers), checkpoints
-    )
+    asked = replace(settings_of(run, entry.id), **numbers)
+    network, trainer = network_trainer(run, entry, asked, checkpoints)
     try:
         for report in trainer.run():
             if report.probe_losses and report.epoch < report.epochs:
@@ -76,5 +75,5 @@ def finish_trial(
     """Make the best trial's network the retrained one."""
     entry = pick(read_front(run.folder), network_id)
     weights = TrialFolders(run.folder, entry.id).weights_of(best.key)
-    about = {"settings": dict(best.settings), "tuning": tuning}
+    about = {"settings": dict(best.settings), "tuning": tuning, **epochs_of(run, entry.id)}
     finish_tuned(run, entry, weights, load(weights)["epochs"], about)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,43 +20,14 @@ from nas.run.layout import (
     TRIAL_RESULT,
     TRIAL_SETTINGS,
     TRIAL_WEIGHTS,
-    tuning_file,
     tuning_folder,
 )
 from search_spaces.errors import DamagedRunError
 
 TUNED = ("learning_rate", "dropout", "warmup_share")
-MOST_TRIALS = 10_000
 
 State = Literal["finished", "stopped", "diverged"]
 Settings = Mapping[str, float]
-
-
-def asked_trials(folder: RunFolder, network_id: str) -> int:
-    """How many settings are to be tried for a network; 0 where it trains with the run's own.
-
-    Raises:
-        DamagedRunError: when the note cannot be read.
-    """
-    name = tuning_file(network_id)
-    if not (folder.path / name).exists():
-        return 0
-    data = folder.read_json(name)
-    trials = data.get("trials") if isinstance(data, dict) else None
-    if not isinstance(trials, int) or not 1 <= trials <= MOST_TRIALS:
-        raise DamagedRunError(
-            f"{folder.path / name} is damaged; nas retrain {shlex.quote(str(folder.path))} --pick "
-            f"{network_id} --tune N writes it anew"
-        )
-    return trials
-
-
-def ask_for_trials(folder: RunFolder, network_id: str, trials: int) -> None:
-    """Note how many settings are to be tried for a network; 0 takes the note back."""
-    if trials:
-        folder.write_json(tuning_file(network_id), {"trials": trials})
-    else:
-        (folder.path / tuning_file(network_id)).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)

@@ -242,6 +242,8 @@ def test_real_results_fit_the_schemas(tmp_path: Path, cost: str) -> None:
         assert not valid(RETRAINED, {k: v for k, v in trained.items() if k != name})
     assert not valid(PARETO, data | {"time": 1}) and not valid(RETRAINED, trained | {"schema": 1})
     assert not valid(RETRAINED, trained | {"architecture": {"encoder": {}}})
+    assert valid(RETRAINED, trained | {"schema": 5, "asked_epochs": 7})
+    assert not valid(RETRAINED, trained | {"asked_epochs": 7})
 
 
 @pytest.mark.parametrize(

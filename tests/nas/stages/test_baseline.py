@@ -19,12 +19,12 @@ from nas.objectives.size import network_costs
 from nas.report.baseline_section import sentences
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
-from nas.results.baselines import MainScore, difference
+from nas.results.baselines import MainScore, comparisons, difference
 from nas.results.reader import read_contents
 from nas.results.state import read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.search.front import FrontEntry, pick, read_front, read_left
+from nas.search.front import Baseline, FrontEntry, pick, read_front, read_left
 from nas.stages import baseline
 from nas.stages.halve import candidates
 from search_spaces.architecture import Architecture
@@ -32,6 +32,7 @@ from search_spaces.errors import UsageError
 from search_spaces.genotypes import Genotypes
 from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.plain import plain_rows
+from tests.nas.search.test_front import THREE, front
 from tests.support.pipeline_cases import (
     ROOT,
     TINY,
@@ -258,3 +259,16 @@ def test_a_difference_in_words(
     own: tuple[str, float], other: tuple[str, float], words: str
 ) -> None:
     assert difference(MainScore(*own), MainScore(*other)).startswith(words)
+
+
+def test_a_winner_that_was_trained_longer_is_said_to_be() -> None:
+    winner, plain = THREE[:2]
+    made = replace(front(*THREE), baselines=(Baseline(plain, ("largest",)),))
+    scores = {winner.id: MainScore("accuracy", 0.97), plain.id: MainScore("accuracy", 0.95)}
+    (alike,) = comparisons(made, winner, scores, limited=False)
+    assert "trained" not in alike.sentence
+    scores[winner.id] = MainScore("accuracy", 0.97, 1200)
+    (longer,) = comparisons(made, winner, scores, limited=False)
+    assert longer.sentence == alike.sentence.removesuffix(".") + (
+        ", trained for 1,200 epochs where that one trained as long as the request says."
+    )

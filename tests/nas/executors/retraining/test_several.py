@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nas.executors.retraining.stage import change_trials
-from nas.executors.retraining.tuning_record import TrialFolders, ask_for_trials, asked_trials
+from nas.executors.retraining.asked import AskedTraining, note_asked, read_asked
+from nas.executors.retraining.stage import change_asked
+from nas.executors.retraining.tuning_record import TrialFolders
 from nas.run.events import Note
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file
@@ -48,12 +49,12 @@ def test_a_network_that_is_not_there_stops_before_any_is_trained(run: RunFolder)
     ids = new_ones(run)
     with pytest.raises(UsageError, match="nearest id"):
         list(retrain(run, [ids[0], "ffffffffffff"], trials=3))
-    assert ids == new_ones(run) and asked_trials(run, ids[0]) == 0
+    assert ids == new_ones(run) and read_asked(run, ids[0]).trials == 0
 
 
 def test_tuning_needs_ray_and_can_be_taken_back(run: RunFolder) -> None:
     one = new_ones(run)[0]
-    ask_for_trials(run, one, 5)
+    note_asked(run, one, AskedTraining(5))
     with pytest.raises(UsageError, match=rf"--pick {one} --tune 5 --executor ray, or .*--tune 0"):
         list(retrain(run, one))
     assert one in new_ones(run)
@@ -85,11 +86,11 @@ def test_another_number_of_trials_keeps_what_was_tried(
 
 def test_a_number_of_trials_for_what_was_not_begun_begins_nothing(run: RunFolder) -> None:
     one = new_ones(run)[0]
-    change_trials(run, one, 5)
-    assert asked_trials(run, one) == 5 and not run.has(begun_file(f"retrain-{one}"))
+    change_asked(run, one, 5)
+    assert read_asked(run, one).trials == 5 and not run.has(begun_file(f"retrain-{one}"))
     (run.path / "retrained" / one / "tuning.json").write_text("{")
-    change_trials(run, one, 7)
-    assert asked_trials(run, one) == 7
+    change_asked(run, one, 7)
+    assert read_asked(run, one).trials == 7
 
 
 def test_results_stay_where_trials_have_no_device(
@@ -107,7 +108,7 @@ def test_results_stay_where_trials_have_no_device(
 
 def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> None:
     one = new_ones(run)[0]
-    ask_for_trials(run, one, 5)
+    note_asked(run, one, AskedTraining(5))
     run.begin(f"retrain-{one}", "digest")
     notes = [event for event in work(run) if isinstance(event, Note)]
     assert [f"retrain-{one}"] == [note.stage for note in notes if "--tune 5" in note.message]
@@ -116,7 +117,32 @@ def test_a_resumed_search_passes_over_a_tuning_it_cannot_do(run: RunFolder) -> N
 
 def test_a_changed_request_trains_again(run: RunFolder) -> None:
     entry = next(e.id for e in read_front(run).entries if e.id not in new_ones(run))
-    ask_for_trials(run, entry, 5)
+    note_asked(run, entry, AskedTraining(5))
     with pytest.raises(UsageError, match="--executor ray"):
         list(retrain(run, entry))
     assert entry in new_ones(run)
+
+
+def test_a_network_is_trained_for_as_long_as_is_asked_and_back(run: RunFolder) -> None:
+    entry = next(e.id for e in read_front(run).entries if e.id not in new_ones(run))
+    name = f"retrained/{entry}/result.json"
+    own = run.read_json(name)
+    list(retrain(run, entry, epochs=own["epochs"] + 2))
+    longer = run.read_json(name)
+    assert longer["epochs"] == longer["asked_epochs"] == own["epochs"] + 2
+    assert (longer["schema"], longer["valid_loss"] != own["valid_loss"]) == (5, True)
+    list(retrain(run, entry))  # what was asked holds
+    assert run.read_json(name) == longer
+    list(retrain(run, entry, epochs=0))
+    assert run.read_json(name) == own
+
+
+def test_other_epochs_lose_what_was_tried_and_keep_the_number_of_trials(run: RunFolder) -> None:
+    one = new_ones(run)[0]
+    with pytest.raises(UsageError, match="--tune 20"):
+        list(retrain(run, one, trials=20))
+    folders = TrialFolders(run, one)
+    folders.end(folders.begin(SETTINGS), "stopped", 0.5)
+    with pytest.raises(UsageError, match="--tune 20"):
+        list(retrain(run, one, epochs=3))
+    assert read_asked(run, one) == AskedTraining(20, 3) and not folders.records()

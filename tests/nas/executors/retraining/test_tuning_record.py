@@ -9,14 +9,11 @@ import pytest
 from nas.executors.retraining.tuning_record import (
     TrialFolders,
     TrialRecord,
-    ask_for_trials,
-    asked_trials,
     best_of,
     key_of,
     summary,
 )
 from nas.run.folder import RunFolder
-from nas.run.layout import tuning_file
 from search_spaces.errors import DamagedRunError
 from tests.support.pipeline_cases import tiny
 
@@ -28,23 +25,6 @@ ID = "0123456789ab"
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     return tiny(tmp_path / "run")
-
-
-def test_a_request_is_noted_and_taken_back(run: RunFolder) -> None:
-    assert asked_trials(run, ID) == 0
-    ask_for_trials(run, ID, 20)
-    assert asked_trials(run, ID) == 20 and asked_trials(run, "ffffffffffff") == 0
-    ask_for_trials(run, ID, 0)
-    ask_for_trials(run, ID, 0)
-    assert asked_trials(run, ID) == 0
-
-
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"trials": 0}', '{"trials": "3"}'])
-def test_a_request_that_makes_no_sense_is_damage(run: RunFolder, text: str) -> None:
-    ask_for_trials(run, ID, 20)
-    (run.path / tuning_file(ID)).write_text(text, "utf-8")
-    with pytest.raises(DamagedRunError, match=r"tuning\.json"):
-        asked_trials(run, ID)
 
 
 def test_trials_are_read_back(run: RunFolder) -> None:
