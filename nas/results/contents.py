@@ -263,15 +263,19 @@ class RunContents:
         if self.front is None or self.spec.evaluator is not None:
             return None
         scores = {one.id: one.valid_scores for one in self.retrained}
-        asked = {one.id: one.asked_epochs for one in self.retrained if one.asked_epochs}
-        return retrained_order(self.front, self.quality, scores, asked)
+        return retrained_order(self.front, self.quality, scores, self._asked_epochs)
 
     @property
     def told(self) -> ToldAndTaken:
         """How long it was to take, beside how long it took."""
         picked = None if self.picked is None else self.picked.id
         trained = trained_by_search(self.front, self.halving_left, picked)
-        return compare(self.duration or Duration(), self.seconds, trained)
+        return compare(self.duration or Duration(), self.seconds, trained, self._asked_epochs)
+
+    @property
+    def _asked_epochs(self) -> dict[str, int]:
+        """Id of a network → the epochs that were asked for it in place of the run's."""
+        return {one.id: one.asked_epochs for one in self.retrained if one.asked_epochs}
 
     @property
     def unfinished(self) -> list[str]:

@@ -78,7 +78,13 @@ class RunState:
         """How long it was to take, beside how long it took."""
         trained = trained_by_search(self.front, self.left, self.picked)
         took = {one.name: one.seconds for one in self.stages if one.seconds is not None}
-        return compare(self.duration or Duration(), took, trained)
+        return compare(self.duration or Duration(), took, trained, self._asked_epochs)
+
+    @property
+    def _asked_epochs(self) -> dict[str, int]:
+        """Id of a network → the epochs that were asked for it in place of the run's."""
+        asked = {str(one.get("id")): one.get("asked_epochs") for one in self.retrained}
+        return {network_id: epochs for network_id, epochs in asked.items() if epochs}
 
     def comparisons(self, spec: SearchSpec) -> list[Comparison]:
         """The winner beside the baselines, as far as both are known."""
@@ -103,12 +109,7 @@ class RunState:
             }
             for one in self.retrained
         }
-        asked = {
-            str(one["id"]): int(one["asked_epochs"])
-            for one in self.retrained
-            if "asked_epochs" in one
-        }
-        found = retrained_order(self.front, spec.judged, scores, asked)
+        found = retrained_order(self.front, spec.judged, scores, self._asked_epochs)
         return None if found is None else found.sentence
 
     @property

@@ -8,7 +8,7 @@ run folder keeps it, and what the stages then took stands beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -315,7 +315,10 @@ class ToldAndTaken:
 
 
 def compare(
-    duration: Duration, seconds: Mapping[str, float], trained: Sequence[str]
+    duration: Duration,
+    seconds: Mapping[str, float],
+    trained: Sequence[str],
+    otherwise: Collection[str],
 ) -> ToldAndTaken:
     """What was told beside what was taken.
 
@@ -324,10 +327,11 @@ def compare(
         seconds: stage → that it took, as far as stages have ended.
         trained: ids of the networks that the search itself trains at the end, which share out what
             was told of them together.
+        otherwise: those that were trained for other epochs since, which are in neither.
     """
     told = {one.stage: one.seconds for one in duration.stages if one.seconds is not None}
     if trained and TRAINED in told:
         share = told.pop(TRAINED) / len(trained)
-        told |= {RETRAIN + one: share for one in trained}
+        told |= {RETRAIN + one: share for one in trained if one not in otherwise}
     taken = {stage: seconds[stage] for stage in told if stage in seconds}
     return ToldAndTaken(told, taken, duration.busy)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture, AttentionKind, EncoderLayer, omni_spans
 from search_spaces.settings import ModelSettings
+from supernet.attention.softmax import seen_keys
 from supernet.blocks import ElasticEncoderBlock
 from supernet.encoder import ElasticEncoder, omni_block
 from supernet.plan import AttentionPlan, LayerPlan, encoder_of, encoder_plan_of_space
@@ -211,3 +212,18 @@ def test_dropout_touches_training_only() -> None:
         assert not torch.equal(block(x, layer), block(x, layer))
     block.eval()
     assert torch.equal(block(x, layer), block(x, layer))
+
+
+def test_a_mask_is_worked_out_once_for_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[Tensor]()
+
+    def counted(mask_BM: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append(mask_BM)
+        return seen_keys(mask_BM)
+
+    monkeypatch.setattr("supernet.attention.softmax.seen_keys", counted)
+    encoder, stack = random_encoder(IMAGES), encoder_of(network(*["softmax"] * 3))
+    x, mask = draw(2, 5, stack.embed_dim), torch.ones(2, 5, dtype=torch.bool)
+    for forwards in (1, 2):
+        encoder(x, stack, mask)
+        assert len(calls) == forwards

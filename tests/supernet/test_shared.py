@@ -52,3 +52,13 @@ def test_outside_nothing_is_kept() -> None:
             shared(make, mask, 2)
     shared(make, mask, 2)
     assert make.calls == 4
+
+
+def test_what_is_shared_within_is_shared_without() -> None:
+    make, mask = Counted(), torch.ones(3, dtype=torch.bool)
+    with sharing():
+        shared(make, mask, 2)
+        with sharing():
+            shared(make, mask, 2)
+        shared(make, mask, 2)
+    assert make.calls == 1

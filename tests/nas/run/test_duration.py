@@ -81,12 +81,14 @@ def words(seconds: float) -> str:
 
 def test_told_and_taken() -> None:
     took = {"declare": 9.0, "supernet": 12.0, "inherit": 99.0, "retrain-a": 3.0, "retrain-c": 50.0}
-    some = compare(TOLD, took, ["a", "b"])
+    some = compare(TOLD, took, ["a", "b"], ())
     assert some.told == {"supernet": 10.0, "report": 1.0, "retrain-a": 3.0, "retrain-b": 3.0}
     assert some.sentence(words) == "told 13 s for what has ended, took 15 s (1.15 times)"
-    whole = compare(TOLD, {**took, "retrain-b": 4.0, "report": 1.0}, ["a", "b"])
+    whole = compare(TOLD, {**took, "retrain-b": 4.0, "report": 1.0}, ["a", "b"], ())
     assert whole.sentence(words) == "told 17 s, took 20 s (1.18 times)"
-    assert compare(TOLD, {}, []).sentence(words) == ""
+    longer = compare(TOLD, {**took, "retrain-b": 400.0, "report": 1.0}, ["a", "b"], {"b"})
+    assert longer.sentence(words) == "told 14 s, took 16 s (1.14 times)"
+    assert compare(TOLD, {}, [], ()).sentence(words) == ""
 
 
 def test_a_busy_machine_is_told_with_what_it_makes_longer_and_to_do() -> None:
@@ -104,7 +106,7 @@ def test_a_busy_machine_is_told_with_what_it_makes_longer_and_to_do() -> None:
         "as it is now; end the other work, or begin when it has ended"
     )
     assert replace(longer, busy="").warning == ""
-    sentence = compare(longer, {"supernet": 12.0}, []).sentence(words)
+    sentence = compare(longer, {"supernet": 12.0}, [], ()).sentence(words)
     assert sentence.endswith(
         "(1.20 times); the machine was busy when it was told: other work kept 1.9 of 2 cores busy"
     )
