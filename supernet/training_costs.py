@@ -27,7 +27,7 @@ from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TASKS
 from search_spaces.variation import largest
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import ENDS, TrainingSettings
 
 LayerT = TypeVar("LayerT", EncoderLayer, DecoderLayer)
 
@@ -103,7 +103,7 @@ def training_costs(
     copies = 4 + 4 + OPTIMISER_BYTES + (4 if settings.ema_decay else 0)
     products = 2 if autocast else 4
     cast = products * params if autocast else 0  # of the weights that an update uses
-    networks = settings.num_random + (2 if settings.sampling == "sandwich" else 0)
+    networks = settings.num_random + ENDS[settings.sampling]
     networks = 1 if alone else networks
     passes = 4 if settings.recompute else 3
     lengths = _lengths(space, length)
@@ -112,7 +112,7 @@ def training_costs(
     frozen, teaching = 0, 0
     if teacher is not None and settings.distillation > 0.0:
         frozen, teaching = totals(space.model, space.task, teacher, "true", *lengths)
-    itself = settings.sampling == "sandwich" and settings.distillation > 0.0 and not alone
+    itself = ENDS[settings.sampling] > 0 and settings.distillation > 0.0 and not alone
     ends = settings.max_updates, settings.epochs * settings.epoch_updates
     return TrainingCosts(
         params,

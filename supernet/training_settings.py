@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
 
-Sampling = Literal["uniform", "sandwich", "fair"]
+Sampling = Literal["uniform", "sandwich", "largest", "fair"]
 Schedule = Literal["cosine", "inverse_sqrt"]
 Count = Annotated[int, Ge(1), Le(10_000_000)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
+
+ENDS: Mapping[Sampling, int] = {"uniform": 0, "sandwich": 2, "largest": 1, "fair": 0}
+"""Networks that train in every update besides those drawn: the largest, and the smallest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +48,11 @@ class TrainingSettings:
         augmentation: names and strengths understood by `supernet.data.augment`, for example
             ``"shift=1"``; empty for none.
         sampling: which networks of a supernet train in each update.
-        num_random: networks drawn per update besides the sandwich's two.
+        num_random: networks drawn per update besides its ends, see `ENDS`.
         distillation: weight of the largest network's soft labels in the loss of the others,
-            0 (labels only) to 1 (soft labels only); sandwich only. In a search that begins with a
-            checkpoint, weight of the checkpoint's soft labels in the loss of all; of texts that are
-            embedded, of its states of all tokens.
+            0 (labels only) to 1 (soft labels only), where it trains in every update. In a search
+            that begins with a checkpoint, weight of the checkpoint's soft labels in the loss of
+            all; of texts that are embedded, of its states of all tokens.
         ema_decay: decay per update of the averaged weights that are kept; 0 keeps the last.
         average_last: a single network ends with the mean of its weights after each of the last so
             many epochs; 0 takes the weights with the lowest validation loss.

@@ -16,7 +16,7 @@ from supernet.shared import sharing
 from supernet.slices import Slices
 from supernet.tasks.base import Predictions, Task
 from supernet.training.parallel import Share
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import ENDS, TrainingSettings
 
 
 def add_gradients(
@@ -167,4 +167,4 @@ def _in_chunks(
 
 
 def _distils(settings: TrainingSettings, num_networks: int) -> bool:
-    return num_networks > 1 and settings.sampling == "sandwich" and settings.distillation > 0.0
+    return num_networks > 1 and ENDS[settings.sampling] > 0 and settings.distillation > 0.0

@@ -56,24 +56,28 @@ class SandwichSampler:
 
     Source: the sandwich rule of universally slimmable networks (Yu and Huang 2019). The largest
     is largest in every size; its attention kinds are drawn at random in each update, so that
-    every kind is trained at full width.
+    every kind is trained at full width. Without the smallest, which nobody takes of a space that
+    is wide below, those between are trained more (experiments/LOG.md, 2026-11-28).
     """
 
-    def __init__(self, space: SearchSpace, num_random: int, seed: int) -> None:
+    def __init__(
+        self, space: SearchSpace, num_random: int, seed: int, smallest: bool = True
+    ) -> None:
         self._space = space
+        self._smallest = smallest
         self._random = UniformSampler(space, num_random, seed)
         self._rng = np.random.default_rng([seed, 102])
         self._ends = np.concatenate([variation.largest(space), variation.smallest(space)])
         self._kinds = [i for i, slot in enumerate(space.slots) if slot.gene.endswith("attention")]
 
     def draw(self) -> list[Architecture]:
-        """Largest first, smallest last."""
+        """Largest first, smallest last, where it is wanted."""
         ends = self._ends.copy()
         ends[:, self._kinds] = self._rng.integers(
             self._space.num_choices[self._kinds], size=(2, len(self._kinds))
         )
         largest, smallest = self._space.decode(self._space.canonical(ends))
-        return [largest, *self._random.draw(), smallest]
+        return [largest, *self._random.draw(), *([smallest] if self._smallest else [])]
 
 
 class FairSampler:
@@ -125,5 +129,7 @@ def build_sampler(space: SearchSpace, settings: TrainingSettings, seed: int) -> 
             return UniformSampler(space, settings.num_random, seed)
         case "sandwich":
             return SandwichSampler(space, settings.num_random, seed)
+        case "largest":
+            return SandwichSampler(space, settings.num_random, seed, smallest=False)
         case "fair":
             return FairSampler(space, settings.num_random, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -13,6 +13,7 @@ from nas.search.front import read_front
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
 from supernet.data.examples import load_search_data
+from supernet.training_settings import Sampling
 from tests.support.pipeline_cases import (
     TINY,
     edited,
@@ -104,7 +105,7 @@ def test_every_kernel(tmp_path: Path, kernel: str, linear: str, norm: str) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sampling", ["uniform", "sandwich", "fair"])
+@pytest.mark.parametrize("sampling", get_args(Sampling))
 @pytest.mark.parametrize("ema_decay", ["0", "0.9"])
 def test_every_way_to_train(tmp_path: Path, sampling: str, ema_decay: str) -> None:
     numbers = {"supernet.sampling": sampling, "supernet.ema_decay": ema_decay}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -19,11 +20,11 @@ from supernet.training.sampling import (
     UniformSampler,
     build_sampler,
 )
-from supernet.training_settings import Sampling, TrainingSettings
+from supernet.training_settings import ENDS, Sampling, TrainingSettings
 from tests.support.supernet_cases import IMAGES, KINDS, OFFERED, network, space_of
 
 SPACE = space_of(IMAGES, KINDS)
-STRATEGIES: tuple[Sampling, ...] = ("uniform", "sandwich", "fair")
+STRATEGIES: tuple[Sampling, ...] = get_args(Sampling)
 each_strategy = pytest.mark.parametrize("sampling", STRATEGIES)
 
 
@@ -56,7 +57,7 @@ def counts(space: SearchSpace, networks: list[Architecture]) -> dict[str, list[i
 def test_all_draws_belong_to_the_space(sampling: Sampling) -> None:
     drawn = draws(sampling, 0, 20)
     assert all(SPACE.contains(one) for one in drawn)
-    assert len(drawn) == 20 * (4 if sampling == "sandwich" else 2)
+    assert len(drawn) == 20 * (2 + ENDS[sampling])
     assert len({one.id for one in drawn}) > 20
 
 
@@ -139,6 +140,11 @@ def test_as_many_random_networks_as_asked_for(num_random: int) -> None:
     assert len(draws("uniform", 0, 1, num_random)) == num_random
     assert len(draws("fair", 0, 1, num_random)) == num_random
     assert len(draws("sandwich", 0, 1, num_random)) == num_random + 2
+    assert len(draws("largest", 0, 1, num_random)) == num_random + 1
+
+
+def test_without_the_smallest_the_rest_is_the_sandwich() -> None:
+    assert draws("largest", 0, 1) == draws("sandwich", 0, 1)[:-1]
 
 
 def test_training_from_scratch_has_one_network() -> None:
@@ -149,7 +155,12 @@ def test_training_from_scratch_has_one_network() -> None:
 
 @pytest.mark.parametrize(
     ("sampling", "kind"),
-    [("uniform", UniformSampler), ("sandwich", SandwichSampler), ("fair", FairSampler)],
+    [
+        ("uniform", UniformSampler),
+        ("sandwich", SandwichSampler),
+        ("largest", SandwichSampler),
+        ("fair", FairSampler),
+    ],
 )
 def test_settings_name_the_sampler(sampling: Sampling, kind: type) -> None:
     settings = replace(TrainingSettings(), sampling=sampling)

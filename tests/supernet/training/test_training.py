@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ from tests.support.training_cases import (
 # -- learning ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sampling", ["uniform", "sandwich", "fair"])
+@pytest.mark.parametrize("sampling", get_args(Sampling))
 def test_the_loss_falls(sampling: Sampling) -> None:
     training = trainer(replace(SHORT, epochs=12, sampling=sampling, learning_rate=0.02))
     reports = finished(training)
