@@ -308,7 +308,14 @@ def _presets(checkpoint: Checkpoint) -> dict[str, Any]:
         chunk = max(64, LOGITS // shape.vocab_size)
         shared |= {"loss_chunk": chunk} if chunk < shared["max_tokens"] else {}
     # The largest keeps what it knows only where it trains along (experiments/LOG.md, 2026-11-23).
-    supernet = {"sampling": "sandwich", "num_random": 1, "learning_rate": 1e-4, "num_probes": 8}
+    # In the place of the smallest, which is far from what is picked, encoders of texts train
+    # another random one (2026-11-28; what it does to language models is not measured).
+    supernet = {
+        "sampling": "largest" if embeds else "sandwich",
+        "num_random": 2 if embeds else 1,
+        "learning_rate": 1e-4,
+        "num_probes": 8,
+    }
     presets = {}
     for name, (updates, epochs, observations) in PRESET_SIZES.items():
         presets[name] = {
