@@ -57,8 +57,8 @@ def run_search(folder: RunFolder) -> Iterator[Event]:
     yield from retrain(folder, folder.spec.pick)
 
 
-# How retraining was asked for: where, and with how many trials.
-ASKED: list[tuple[ExecutorSettings | None, int | None]] = []
+# How retraining was asked for: where, with how many trials, and for how many epochs.
+ASKED: list[tuple[ExecutorSettings | None, int | None, int | None]] = []
 
 
 def retrain(
@@ -66,9 +66,10 @@ def retrain(
     how: str | Sequence[str],
     settings: ExecutorSettings | None = None,
     trials: int | None = None,
+    epochs: int | None = None,
 ) -> Iterator[Event]:
     """The last two stages."""
-    ASKED.append((settings, trials))
+    ASKED.append((settings, trials, epochs))
     with folder.locked():
         for one in [how] if isinstance(how, str) else how:
             chosen = pick(read_front(folder), one).id

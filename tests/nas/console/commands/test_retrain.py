@@ -58,7 +58,7 @@ def test_the_front_or_its_best_are_retrained(options: tuple[str, ...], wanted: s
     assert done.exit_code == 0, done.output
     assert trained() == wanted
     assert all(f"Trained {one}" in done.stdout for one in wanted)
-    assert asked() == [(ExecutorSettings(), None)]
+    assert asked() == [(ExecutorSettings(), None, None)]
 
 
 def test_ray_and_trials_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,13 +66,18 @@ def test_ray_and_trials_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     where = ("--executor", "ray", "--ray-address", "auto", "--workers", "3")
     done = nas("retrain", "here", "--pick", SMALL.id, "--tune", "20", *where)
     assert done.exit_code == 0, done.output
-    assert asked() == [(ExecutorSettings("ray", "auto", workers=3), 20)]
+    assert asked() == [(ExecutorSettings("ray", "auto", workers=3), 20, None)]
 
 
 def test_the_runs_own_settings_need_no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     ray_is(False, monkeypatch)
     assert nas("retrain", "here", "--tune", "0").exit_code == 0
-    assert asked() == [(ExecutorSettings(), 0)]
+    assert asked() == [(ExecutorSettings(), 0, None)]
+
+
+def test_epochs_are_passed_on() -> None:
+    assert nas("retrain", "here", "--epochs", "40").exit_code == 0
+    assert asked() == [(ExecutorSettings(), None, 40)]
 
 
 @pytest.mark.parametrize(
@@ -82,6 +87,8 @@ def test_the_runs_own_settings_need_no_ray(monkeypatch: pytest.MonkeyPatch) -> N
         (("--top", "2"), "--top 2 is for --pick front"),
         (("--pick", "front", "--tune", "-1"), "greater than or equal to 0"),
         (("--tune", "5"), "add --executor ray"),
+        (("--epochs", "-1"), "greater than or equal to 0"),
+        (("--epochs", "2", "--backend", "fairseq"), "--epochs does not go with --backend fairseq"),
         (("--workers", "2"), "--workers is for --executor ray"),
         (("--executor", "ray", "--workers", "0"), "--workers takes a number of at least 1"),
         (("--executor", "ray", "--ray-address", "here"), "--ray-address takes auto"),
