@@ -61,6 +61,7 @@ def test_networks_are_compared_that_were_trained_for_as_long_as_most() -> None:
     scores = trained(1, 2, 3, 4, 5, 0.5)
     found = retrained_order(SIX, LOSS, scores, {ids[5]: 80})
     assert found is not None and found.ids == tuple(ids[:5])
+    assert found.kendall_tau == pytest.approx(1.0)
     assert retrained_order(SIX, LOSS, scores, dict.fromkeys(ids, 80)) == retrained_order(
         SIX, LOSS, scores, {}
     )
