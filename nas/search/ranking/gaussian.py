@@ -21,6 +21,7 @@ from nas.search.ranking.base import Floats, Ranker, with_logs
 
 ROWS_AT_ONCE = 4096
 JITTER = 1e-8
+NEGLIGIBLE = 1e-6  # of the median loss: a rounding error, as of the checkpoint beside itself
 
 # To look for the libraries anew takes ten times as long as a prediction.
 _THREADS = ThreadpoolController()
@@ -29,8 +30,10 @@ _THREADS = ThreadpoolController()
 class GaussianProcess(Ranker):
     """A straight trend plus smooth deviations of the logarithm of the loss.
 
-    Both see standardised features and their logarithms. How strong each is, how far the deviations
-    reach and how loud the noise is are the values of largest marginal likelihood.
+    Of the loss itself where one is nought or next to it: its logarithm would lie so far from all
+    others that these looked alike. Both see standardised features and their logarithms. How strong
+    each is, how far the deviations reach and how loud the noise is are the values of largest
+    marginal likelihood.
 
     Attributes:
         noise: variance of an observation, in units of that of the logarithms.
@@ -51,7 +54,7 @@ class GaussianProcess(Ranker):
         self._features, self._losses = features, losses
         self._mean, spread = columns.mean(axis=0), columns.std(axis=0)
         self._scale = np.where(spread > 1e-12 * (1 + np.abs(self._mean)), spread, np.inf)
-        target = np.log(losses) if (losses > 0).all() else losses
+        target = np.log(losses) if losses.min() > NEGLIGIBLE * np.median(losses) else losses
         width = float(target.std())
         varies = width > 1e-12 * (1 + abs(float(target.mean())))
         target = (target - target.mean()) / width if varies else np.zeros(len(target))

@@ -100,6 +100,13 @@ class TestContract:
         assert found["constant"] == 0
         assert min(found.values()) >= 0
 
+    @pytest.mark.parametrize("least", [0.0, 3.6e-14])
+    def test_a_loss_of_nearly_nought_does_not_make_the_others_look_alike(self, make, least):
+        features, losses = make_data()
+        ranker = make().fit(features, np.where(np.arange(60) == 7, least, losses))
+        features, losses = make_data(seed=1)
+        assert fidelity(ranker.predict(features), losses).pairwise_accuracy > 0.95
+
     def test_losses_that_all_tie_give_one_finite_prediction(self, make):
         features, _ = make_data()
         ranker = make().fit(features, np.full(60, 0.7))
