@@ -11,7 +11,8 @@ from annotated_types import Ge, Gt, Le
 
 Sampling = Literal["uniform", "sandwich", "largest", "fair"]
 Schedule = Literal["cosine", "inverse_sqrt"]
-Count = Annotated[int, Ge(1), Le(10_000_000)]
+LARGEST_COUNT = 10_000_000
+Count = Annotated[int, Ge(1), Le(LARGEST_COUNT)]
 Share = Annotated[float, Ge(0.0), Le(1.0)]
 
 ENDS: Mapping[Sampling, int] = {"uniform": 0, "sandwich": 2, "largest": 1, "fair": 0}
@@ -110,7 +111,7 @@ class TrainingSettings:
     checkpoint_updates: Annotated[int, Ge(0), Le(100_000_000)] = 0
     num_probes: Count = 32
     bfloat16: bool | None = None
-    loss_chunk: Annotated[int, Ge(0), Le(10_000_000)] = 0
+    loss_chunk: Annotated[int, Ge(0), Le(LARGEST_COUNT)] = 0
     recompute: bool = False
     deterministic: bool = False
     threads: Annotated[int, Ge(1), Le(1024)] | None = None

@@ -59,8 +59,12 @@ def headline(run: RunContents) -> Html:
 def _shortfalls(run: RunContents) -> list[str]:
     """Networks that learnt less on their own than they showed in the search, a sentence each."""
     front = run.front.entries if run.front is not None else ()
-    losses = {one.id: one.valid_scores["loss"] for one in run.retrained}
-    found = [shortfall_and_advice(entry, losses.get(entry.id), run.name) for entry in front]
+    entries = {entry.id: entry for entry in front}
+    found = [
+        shortfall_and_advice(entries[one.id], one.valid_scores["loss"], one.asked_epochs, run.name)
+        for one in run.retrained
+        if one.id in entries
+    ]
     return [problem[0].upper() + problem[1:] + "." for problem in found if problem]
 
 

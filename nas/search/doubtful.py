@@ -20,7 +20,6 @@ from search_spaces.wording import FORGET_SPEED, REPROFILE, RETIME, TUNE, mark
 
 if TYPE_CHECKING:
     from nas.objectives.latency_limits import Timed
-    from nas.search.front import FrontEntry
 
 # Relative error of predicted times above which a search by them makes no sense.
 OFF = 0.5
@@ -177,26 +176,32 @@ def loss_in_search(entry: FrontEntry) -> float | None:
     return entry.measured.get("valid_loss", entry.measured.get(QUALITY))
 
 
-def shortfall(entry: FrontEntry, loss: float | None) -> str | None:
+def shortfall(entry: FrontEntry, loss: float | None, asked_epochs: int | None) -> str | None:
     """Words for a network that learnt less on its own than it showed in the search, or None.
 
     Args:
         entry: the network.
-        loss: its validation loss after training from scratch; None is not judged.
+        loss: its validation loss after its own training; None is not judged.
+        asked_epochs: that it was trained for in place of the run's; None for those.
     """
     shown = loss_in_search(entry)
     if loss is None or shown is None or loss <= TOLERANCE * shown:
         return None
+    why = "its training does not suit it"
+    if asked_epochs is not None:
+        why = f"it trained for as many epochs as were asked for, {asked_epochs:,}"
     return (
         f"network {entry.id} learnt less on its own than it showed in the search: its validation "
-        f"loss is {loss:.3f} and was {shown:.3f}; its training does not suit it"
+        f"loss is {loss:.3f} and was {shown:.3f}; {why}"
     )
 
 
-def shortfall_and_advice(entry: FrontEntry, loss: float | None, run: str) -> str | None:
-    """The same, with what tries other settings on the run of that name."""
-    words = shortfall(entry, loss)
-    if words is None:
-        return None
+def shortfall_and_advice(
+    entry: FrontEntry, loss: float | None, asked_epochs: int | None, run: str
+) -> str | None:
+    """The same, with what tries other settings on the run of that name, if not of epochs."""
+    words = shortfall(entry, loss, asked_epochs)
+    if words is None or asked_epochs is not None:
+        return words
     command = f"nas retrain {shlex.quote(run)} --pick {entry.id} --tune 8 --executor ray"
     return f"{words}; {mark(TUNE, f'try other settings: {command}')}"

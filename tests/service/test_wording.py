@@ -257,7 +257,9 @@ def made(folder: Path) -> dict[str, list[str | None]]:
         "nas/executors/retraining/stage.py: _tuning_words(run, network_id)": [
             _tuning_words(SimpleNamespace(folder=run), ENTRY.id)  # type: ignore[arg-type]
         ],
-        "nas/executors/retraining/stage.py: problem": [shortfall_and_advice(ENTRY, 9.0, "a run")],
+        "nas/executors/retraining/stage.py: problem": [
+            shortfall_and_advice(ENTRY, 9.0, asked_epochs, "a run") for asked_epochs in (None, 7)
+        ],
     }
 
 

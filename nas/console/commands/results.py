@@ -131,9 +131,11 @@ def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
     """What to say of networks that learnt less on their own than they showed in the search."""
     entries = {entry.id: entry for entry in state.front.entries} if state.front else {}
     found = [
-        shortfall_and_advice(entries[result["id"]], result.get("valid_loss"), str(folder.path))
-        for result in state.retrained
-        if result.get("id") in entries
+        shortfall_and_advice(
+            entries[one["id"]], one.get("valid_loss"), one.get("asked_epochs"), str(folder.path)
+        )
+        for one in state.retrained
+        if one.get("id") in entries
     ]
     return [problem for problem in found if problem]
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from nas.run.folder import RunFolder
 from nas.run.layout import asked_file
 from search_spaces.errors import DamagedRunError
-from supernet.training_settings import TrainingSettings
+from supernet.training_settings import LARGEST_COUNT, TrainingSettings
 
 MOST_TRIALS = 10_000
-MOST_EPOCHS = 1_000_000
+MOST_EPOCHS = LARGEST_COUNT
 
 
 @dataclass(frozen=True)

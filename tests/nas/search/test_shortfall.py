@@ -38,11 +38,17 @@ BLEU = {"quality": 70.0, "valid_loss": 2.0}
 )
 def test_who_learnt_less(measured: dict[str, float], loss: float | None, told: bool) -> None:
     entry = FrontEntry(NETWORK.id, NETWORK, measured, {})
-    sentence = shortfall_and_advice(entry, loss, "my run")
+    sentence = shortfall_and_advice(entry, loss, None, "my run")
     assert (sentence is not None) == told
     if sentence:
         assert f"loss is {loss:.3f} and was 2.000" in sentence
         assert f"nas retrain 'my run' --pick {NETWORK.id} --tune 8" in sentence
+
+
+def test_epochs_that_were_asked_for_are_not_a_training_that_does_not_suit() -> None:
+    entry = FrontEntry(NETWORK.id, NETWORK, {"quality": 2.0}, {})
+    sentence = shortfall_and_advice(entry, 2.3, 7, "my run")
+    assert sentence is not None and sentence.endswith("as many epochs as were asked for, 7")
 
 
 @pytest.fixture
