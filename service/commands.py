@@ -1,4 +1,4 @@
-"""`nas serve`, `nas worker` and `nas token`: the commands of an operator.
+"""`nas serve`, `nas worker`, `nas helper` and `nas token`: the commands of an operator.
 
 Libraries are imported where they are used, so that `nas --help` stays quick and a missing extra
 is explained.
@@ -118,6 +118,26 @@ def worker(
 
     log_to_stderr()
     run_worker(settings)
+
+
+def helper(
+    home: Path = HOME,
+    check: bool = typer.Option(False, "--check", help="Only say whether a helper answers."),
+) -> None:
+    """Ask networks, read checkpoints and prepare data for an API with NAS_HELPER=1.
+
+    Example: nas helper --home /srv/nas
+    """
+    settings = read_settings(home=home)
+    with installed():
+        from service.children import connected
+        from service.helper import help_api
+
+    if not check:
+        help_api(settings, lambda place: tell(f"Helping at {place}"))
+        return
+    connected(settings.home).close()
+    say("a helper answers")
 
 
 def _check_workers(settings: Settings) -> None:

@@ -14,9 +14,8 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -28,7 +27,8 @@ from filelock import FileLock, Timeout
 from nas.run.folder import LOOKING_S
 from search_spaces.files import write_json
 from service.auth import Token
-from service.settings import Settings, environment_of_process
+from service.children import Child, LostError, NoHelperError
+from service.settings import Settings
 from service.uploads import (
     ASIDE,
     COMING,
@@ -116,7 +116,7 @@ class DataUploads(Uploads):
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
-        self._root = settings.uploaded_data
+        self._settings, self._root = settings, settings.uploaded_data
         self._file_bytes = settings.upload_data_bytes
         self._notes: dict[str, str] = {}
         self._places = threading.BoundedSemaphore(AT_ONCE)
@@ -278,7 +278,7 @@ class DataUploads(Uploads):
         folder, identity = self._aside(upload), upload.id
         try:
             with self._places:
-                found = _prepared(folder, upload, lambda note: self._look(upload, note))
+                found = self._prepared(folder, upload)
                 if found is None:
                     return
                 with self._alone(upload.owner):
@@ -289,11 +289,41 @@ class DataUploads(Uploads):
                     write_json(folder / PREPARED / FACTS_FILE, found)
                     (folder / PREPARED).rename(target)
             self._discard(folder)  # in one step, so that it looks broken off to nobody
-        except (UploadError, OSError) as error:
+        except (UploadError, NoHelperError, OSError) as error:
             _tell(folder, str(error))
         finally:
             self._notes.pop(identity, None)
             lock.release()
+
+    def _prepared(self, folder: Path, upload: Upload) -> dict[str, Any] | None:
+        """Prepare an uploaded file in a process of its own.
+
+        Returns:
+            What is to be known of the data set; None when it cannot be used, which is told then.
+
+        Raises:
+            NoHelperError: where there is nobody to begin that process.
+        """
+        ((file, size),) = upload.files.items()
+        _clear(folder)
+        order = {**read_facts(folder / REQUEST_FILE), "source": str(folder / file), "bytes": size}
+        order["out"] = str(folder / PREPARED)
+        process, last = Child(self._settings, MODULE), dict[str, Any]()
+        deadline = time.monotonic() + WALL_S
+        try:
+            process.send(json.dumps(order).encode())
+            while not last.keys() & {"found", "problem"}:
+                last = json.loads(process.read(deadline - time.monotonic()))
+                if "note" in last:
+                    self._look(upload, str(last["note"]))
+        except (LostError, ValueError):
+            last = {}
+        finally:
+            process.end()
+        if "found" in last:
+            return dict(last["found"])
+        _tell(folder, str(last.get("problem", TOO_MUCH)))
+        return None
 
     def _look(self, upload: Upload, note: str) -> None:
         self._notes.update({upload.id: note})
@@ -334,49 +364,6 @@ class DataUploads(Uploads):
     def names(self, viewer: Token) -> dict[str, Path]:
         """The data sets that somebody has uploaded, by name."""
         return {one.name: one.folder for one in self._of(viewer.name)}
-
-
-def _prepared(folder: Path, upload: Upload, tell: Callable[[str], object]) -> dict[str, Any] | None:
-    """Prepare an uploaded file in a process of its own.
-
-    Returns:
-        What is to be known of the data set; None when it cannot be used, which is told then.
-    """
-    ((file, size),) = upload.files.items()
-    _clear(folder)
-    order = {**read_facts(folder / REQUEST_FILE), "source": str(folder / file), "bytes": size}
-    order["out"] = str(folder / PREPARED)
-    process = subprocess.Popen(
-        [sys.executable, "-m", MODULE],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=environment_of_process() | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    late = threading.Timer(WALL_S, process.kill)
-    late.start()
-    last: dict[str, Any] = {}
-    try:
-        process.stdin.write(json.dumps(order).encode() + b"\n")
-        process.stdin.flush()
-        for line in process.stdout:
-            last = json.loads(line)
-            if "note" in last:
-                tell(str(last["note"]))
-    except (BrokenPipeError, ValueError):
-        last = {}
-    finally:
-        late.cancel()
-        process.kill()
-        process.wait()
-        with suppress(BrokenPipeError):
-            process.stdin.close()
-        process.stdout.close()
-    if "found" in last:
-        return dict(last["found"])
-    _tell(folder, str(last.get("problem", TOO_MUCH)))
-    return None
 
 
 def _gone(identity: str) -> UploadError:

@@ -78,6 +78,8 @@ class Settings(BaseModel):
         ray_address: ``auto`` or ``HOST:PORT`` of the cluster's head; with ``ray`` a Ray of its own
             on the worker's machine unless given.
         webhook_private: whether webhooks may be addresses of this machine and of private networks.
+        helper: whether networks are asked, checkpoints read and data prepared by `nas helper`,
+            which shares the home, and not by processes of the API's own; see `service.children`.
         runner: module that does a job in a process of its own, run as ``python -m``; it has done
             it when it prints `service.worker.job_process.DONE` as a line and ends with 0.
     """
@@ -113,6 +115,7 @@ class Settings(BaseModel):
     ray_address: str | None = None
     evaluators: tuple[str, ...] = ()
     webhook_private: bool = False
+    helper: bool = False
     runner: str = "service.worker.job_process"
 
     @property

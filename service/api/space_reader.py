@@ -16,7 +16,7 @@ part of the service either, within `TRY_CPU_S` and `TRY_MEMORY_MB` beside their 
 Such a process reads the service's settings from stdin, then one request a line. Once it has loaded
 what that takes it says so, is told to go on, and writes an answer a line. No request may take more
 processor time and memory than `CPU_S` and `MEMORY_MB`: the system ends the process that does. It
-ends when its stdin closes as well.
+ends when its stdin closes as well. Where it runs is told in `service.children`.
 """
 
 from __future__ import annotations
@@ -24,13 +24,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import select
-import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -53,8 +50,9 @@ from service.api.schemas import (
 )
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
+from service.children import Child, LostError, NoHelperError
 from service.process_limits import limited, mapped_bytes
-from service.settings import MIB, Settings, environment_of_process
+from service.settings import MIB, Settings
 from service.uploads import UnreadError
 
 MODULE = "service.api.space_reader"
@@ -81,18 +79,10 @@ AMOUNTS: Any = {
 MOST_CALIBRATIONS = 64  # that are kept, of a space with its data each
 MOST_IDLE = 2  # processes that wait for something to do, with torch in their memory
 TOO_MUCH = 75  # exit code
-READY, GO = b"ready\n", b"go\n"
+READY, GO = b"ready", b"go"
 BUSY = "the machine is busy, and the answer took too long: try again in a moment"
 AGAIN_S = "10"
 KEPT_BYTES = 64 * 2**20  # more than that, for whatever reason, and a new one takes its place
-
-
-class LostError(Exception):
-    """A process has ended, or gives no answer in time."""
-
-    def __init__(self, code: int | None = None) -> None:
-        super().__init__(f"the process that checks spaces ended with {code}")
-        self.code = code
 
 
 class SpaceReader:
@@ -246,10 +236,13 @@ class SpaceReader:
             ProblemError: naming the field at fault.
             LostError: when there is no answer.
         """
-        process = self._take()
+        try:
+            process = self._take()
+        except NoHelperError as error:
+            raise ProblemError(503, error.marked, headers={"Retry-After": AGAIN_S}) from error
         try:
             request = {"kind": kind, "given": given, "viewer": viewer and asdict(viewer)}
-            answer = process.ask(json.dumps(request).encode() + b"\n", wait_s)
+            answer = process.ask(json.dumps(request).encode(), wait_s)
         except LostError:
             process.end()
             raise
@@ -310,17 +303,10 @@ class _Process:
     """A process that answers one request at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        alone = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment_of_process() | alone,
-            start_new_session=True,
-        )
+        self.child = Child(settings, MODULE)
         answered = settings.model_copy(update={"database_url": None})
         try:
-            self._exchange(answered.model_dump_json().encode() + b"\n", START_S)
+            self._exchange(answered.model_dump_json().encode(), START_S)
         except LostError:
             self.end()
             raise
@@ -328,7 +314,7 @@ class _Process:
     @property
     def lives(self) -> bool:
         """Whether it has not ended."""
-        return self._process.poll() is None
+        return self.child.lives
 
     def ask(self, request: bytes, wait_s: float) -> dict[str, Any]:
         """Its answer to a request, for which it may load libraries first.
@@ -342,31 +328,12 @@ class _Process:
 
     def end(self) -> None:
         """End it at once."""
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
+        self.child.end()
 
     def _exchange(self, line: bytes, wait_s: float) -> bytes:
         """Send a line and wait for one."""
-        pipes = self._process.stdin, self._process.stdout
-        assert pipes[0] is not None and pipes[1] is not None
-        with suppress(BrokenPipeError):  # it has ended, which is seen below
-            pipes[0].write(line)
-            pipes[0].flush()
-        deadline, found = time.monotonic() + wait_s, b""
-        ready = select.poll()
-        ready.register(pipes[1], select.POLLIN)
-        while not found.endswith(b"\n"):
-            if not ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
-                raise LostError()
-            some = os.read(pipes[1].fileno(), 2**16)
-            if not some:
-                raise LostError(self._process.wait())
-            found += some
-        return found
+        self.child.send(line)
+        return self.child.read(wait_s)
 
 
 # -- in the other process ------------------------------------------------------------------------
@@ -464,7 +431,7 @@ def _loaded(request: dict[str, Any]) -> tuple[int, int] | None:
 
 
 def _say(line: bytes) -> None:
-    sys.stdout.buffer.write(line)
+    sys.stdout.buffer.write(line + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -478,7 +445,7 @@ def main() -> None:
         request = json.loads(line)
         bounds = _loaded(request)
         _say(READY)
-        if sys.stdin.buffer.readline() != GO:
+        if sys.stdin.buffer.readline() != GO + b"\n":
             return
         seen = _seen(catalog, request["viewer"])
         try:
@@ -489,7 +456,7 @@ def main() -> None:
         if bounds is None or request["kind"] in ("upload", "predict", "duration"):
             began = max(began, mapped_bytes())  # libraries, and tables that they keep
         answered["spent"] = mapped_bytes() > began + KEPT_BYTES
-        _say(json.dumps(answered).encode() + b"\n")
+        _say(json.dumps(answered).encode())
 
 
 if __name__ == "__main__":

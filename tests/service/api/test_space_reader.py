@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 from nas.request.spec import SpaceSource
 from search_spaces import load_space
 from search_spaces.loading import dump_space, parse_space
+from service import children, helper
 from service.api import space_reader
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
@@ -36,15 +39,35 @@ DIGITS = dump_space(load_space("digits"))
 BOMB = '"="' + ".a" * 49_000 + " = 1\n"
 
 
+PLACES = ("here", "at a helper")
+_OF_HELPER: set[subprocess.Popen[bytes]] = set()
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def helped(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Whether a helper begins the processes; it is one without a socket in the file system."""
+
+    def connected(home: Path) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        threading.Thread(target=helper._attend, args=(theirs, _OF_HELPER), daemon=True).start()
+        return ours
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(children, "connected", connected)
+        patch.setattr(helper, "MODULES", (*children.MODULES, "attacked"))
+        yield request.param == "at a helper"
+
+
 @pytest.fixture(scope="module")
-def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpaceReader]:
-    made = SpaceReader(Settings(home=tmp_path_factory.mktemp("home")))
+def reader(helped: bool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SpaceReader]:
+    made = SpaceReader(Settings(home=tmp_path_factory.mktemp("home"), helper=helped))
     yield made
     made.close()
 
 
-def pids(reader: SpaceReader) -> list[int]:
-    return [process._process.pid for process in reader._idle]
+@pytest.fixture
+def settings(helped: bool, tmp_path: Path) -> Settings:
+    return Settings(home=tmp_path, helper=helped)
 
 
 # -- as a client sees it --------------------------------------------------------------------------
@@ -118,18 +141,19 @@ def test_when_too_many_ask_the_rest_are_told_to_come_again(tmp_path: Path) -> No
 def test_it_finds_what_is_found_here(reader: SpaceReader) -> None:
     given = JobRequest(space_toml=DIGITS, preset="smoke", seed=3)
     assert reader.search(given, ANYBODY) == read_search(given, Catalog(reader._settings))
-    (pid,) = pids(reader)
+    (process,) = reader._idle
     reader.check(SpaceSource(space_toml=DIGITS))
-    assert pids(reader) == [pid]  # it is used again
+    assert reader._idle == [process]  # it is used again
 
 
 def test_a_process_that_was_lost_is_replaced(reader: SpaceReader) -> None:
     reader.check(SpaceSource(space_toml=DIGITS))
-    (pid,) = pids(reader)
-    os.kill(pid, signal.SIGKILL)
-    reader._idle[0]._process.wait()
+    (process,) = reader._idle
+    running = process.child.process or next(iter(_OF_HELPER))
+    running.kill()
+    running.wait()
     assert reader.check(SpaceSource(space_toml=DIGITS)).name == "digits"
-    assert pids(reader) != [pid]
+    assert process not in reader._idle
 
 
 # What would be text that takes long within all bounds: the process is told to take its time.
@@ -151,35 +175,35 @@ SLOW = {
 
 @pytest.mark.parametrize("program", SLOW.values(), ids=SLOW)
 def test_what_takes_too_much_costs_a_process_and_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     (tmp_path / "attacked.py").write_text(program)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(space_reader, "MODULE", "attacked")
-    attacked = SpaceReader(Settings(home=tmp_path))
+    attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="took more than 2 s or 256 MB") as caught:
         attacked.check(SpaceSource(space_toml=DIGITS))
     assert (caught.value.status, caught.value.errors[0].field) == (422, "/space_toml")
-    assert pids(attacked) == []
+    assert not attacked._idle
     monkeypatch.undo()
     assert attacked.check(SpaceSource(space_toml=DIGITS)).name == "digits"
     attacked.close()
 
 
 def test_a_process_that_gives_no_answer_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silent = "import signal, service.api.space_reader as p\np.answer = lambda *_: signal.pause()"
     (tmp_path / "attacked.py").write_text(f"{silent}\np.main()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(space_reader, "MODULE", "attacked")
     monkeypatch.setattr(space_reader, "WALL_S", 0.1)
-    attacked = SpaceReader(Settings(home=tmp_path))
+    attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="the machine is busy") as caught:
         attacked.check(SpaceSource(space_toml=DIGITS))
     assert (caught.value.status, caught.value.errors) == (503, [])
     assert caught.value.headers == {"Retry-After": "10"}
-    assert pids(attacked) == []
+    assert not attacked._idle
 
 
 ASKS: dict[str, Callable[[SpaceReader], object]] = {
@@ -190,15 +214,18 @@ ASKS: dict[str, Callable[[SpaceReader], object]] = {
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_of_a_process_without_limits_nobody_is_at_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: Callable[[SpaceReader], object]
+    settings: Settings,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ask: Callable[[SpaceReader], object],
 ) -> None:
     (tmp_path / "attacked.py").write_text(SLOW["a crash of a library"])
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(space_reader, "MODULE", "attacked")
-    attacked = SpaceReader(Settings(home=tmp_path))
+    attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="the machine is busy") as caught:
         ask(attacked)
-    assert caught.value.status == 503 and pids(attacked) == []
+    assert caught.value.status == 503 and not attacked._idle
 
 
 def test_a_process_that_does_not_begin_is_ended(
@@ -238,7 +265,7 @@ def test_loading_libraries_takes_nothing_of_the_time_of_an_answer(
 
 
 def test_our_own_mistakes_are_not_the_spaces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "attacked.py").write_text(
         "import sys, service.api.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()"
@@ -246,7 +273,7 @@ def test_our_own_mistakes_are_not_the_spaces(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(space_reader, "MODULE", "attacked")
     with pytest.raises(space_reader.LostError, match="ended with 1"):
-        SpaceReader(Settings(home=tmp_path)).check(SpaceSource(space_toml=DIGITS))
+        SpaceReader(settings).check(SpaceSource(space_toml=DIGITS))
 
 
 def test_a_process_that_has_grown_is_not_used_again(
@@ -257,7 +284,7 @@ def test_a_process_that_has_grown_is_not_used_again(
     monkeypatch.setattr(process, "ask", lambda *_: {"problem": [422, "no", None], "spent": True})
     with pytest.raises(ProblemError, match="no"):
         reader.check(SpaceSource(space_toml=DIGITS))
-    assert pids(reader) == [] and not process.lives
+    assert not reader._idle and not process.lives
 
 
 def test_an_answer_is_json_whatever_is_wrong(tmp_path: Path) -> None:
