@@ -26,7 +26,7 @@ from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.families.base import Family
-from supernet.pretrained.folder_files import WRITING_FILES, tokenizer_files
+from supernet.pretrained.folder_files import says_how_to_write, tokenizer_files
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
@@ -170,8 +170,8 @@ def checkpoint_digest(checkpoint: Checkpoint) -> str:
     digest = hashlib.sha256()
     weights = {tensor.file for tensor in checkpoint.tensors.values()}
     pooling = () if checkpoint.sentence is None else checkpoint.sentence.files
-    names = {*checkpoint.tokenizer_files, *pooling} - {*WRITING_FILES}
-    reading = [checkpoint.folder / name for name in sorted(names)]
+    names = {name for name in checkpoint.tokenizer_files if not says_how_to_write(name)}
+    reading = [checkpoint.folder / name for name in sorted(names.union(pooling))]
     for file in (checkpoint.folder / CONFIG_FILE, *sorted(weights), *reading):
         with file.open("rb") as content:
             digest.update(hashlib.file_digest(content, "sha256").digest())
@@ -266,9 +266,12 @@ def _check_tensors(
     for pair in pairs:
         tensor = named.get(pair.theirs)
         if tensor is None:
+            why = "it is not whole, or the two are of different networks"
+            bare = all(name.startswith(family.base) for name in named)
+            if bare and not pair.theirs.startswith(family.base):
+                why = f"it was saved without its output layer; {family.classes[0]} has it"
             raise DataError(
-                f"{folder} has no tensor {pair.theirs}, which its {CONFIG_FILE} asks for: it is "
-                "not whole, or the two are of different networks"
+                f"{folder} has no tensor {pair.theirs}, which its {CONFIG_FILE} asks for: {why}"
             )
         right = pair.their_shape(shapes)
         if tensor.shape != right:

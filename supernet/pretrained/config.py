@@ -6,6 +6,7 @@ alone, is refused by name.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,21 +21,25 @@ LARGEST_SIZE = 1 << 24
 # Of training, of writing, of names: they change no output of a network that is only read with.
 WITHOUT_EFFECT = frozenset(
     """
-    _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures
-    attention_dropout attention_probs_dropout_prob attn_pdrop bad_words_ids begin_suppress_tokens
-    bos_token_id chunk_size_feed_forward classifier_dropout cls_token_id decoder_start_token_id
-    diversity_penalty do_sample dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size
-    encoder_stride eos_token_id exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id gradient_checkpointing hidden_dropout_prob id2label
-    initializer_range keys_to_ignore_at_inference label2id language
-    length_penalty license mask_token_id max_length min_length model_type no_repeat_ngram_size
-    num_beam_groups num_beams num_labels num_return_sequences output_attentions
-    output_hidden_states output_scores pad_token_id pooler_act pooler_output_size prefix
-    pretraining_tp problem_type remove_invalid_values reorder_and_upcast_attn repetition_penalty
-    resid_pdrop return_dict return_dict_in_generate sep_token_id summary_activation
-    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
-    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype
-    torchscript transformers_version typical_p unk_token_id use_bfloat16 use_cache use_return_dict
+    _attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled
+    _name_or_path _num_labels architectures attention_dropout attention_probs_dropout_prob
+    attn_pdrop bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward
+    classifier_dropout cls_token_id decoder_start_token_id directionality diversity_penalty
+    do_sample dtype early_stopping embd_pdrop encoder_no_repeat_ngram_size encoder_stride
+    eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id
+    forced_eos_token_id gradient_checkpointing hidden_dropout_prob id2label initializer_range
+    is_llama_config keys_to_ignore_at_inference label2id language length_penalty license
+    mask_token_id max_length max_sequence_length min_length model_type neftune_noise_alpha
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+    output_hidden_states output_scores pad_token_id pooler_act pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_output_size pooler_size_per_head
+    pooler_type prefix pretraining_tp problem_type remove_invalid_values reorder_and_upcast_attn
+    repetition_penalty resid_pdrop return_dict return_dict_in_generate sep_token_id
+    summary_activation summary_first_dropout summary_proj_to_labels summary_type summary_use_proj
+    suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class
+    tokenizer_model_max_length tokenizer_padding_side top_k top_p torch_dtype torchscript
+    transformers.js_config transformers_version typical_p unk_token_id unsloth_fixed unsloth_version
+    use_bfloat16 use_cache use_return_dict
     """.split()
 )
 # What would change outputs has to have one of these values, or to be left out.
@@ -45,6 +50,8 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False,),
     "pruned_heads": ({}, []),
     "quantization_config": (),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
 }
 
 
@@ -104,7 +111,7 @@ class Config:
         """See that a setting has a value that is known, is null or is left out."""
         value = self.get(key)
         if value is not None and value not in allowed:
-            kinds = " or ".join(shown(one) for one in allowed)
+            kinds = " or ".join(shown(one) if one else json.dumps(one) for one in allowed)
             raise self.wrong(key, value, kinds or "none, for what it asks for is not known here")
 
     def finish(self, without_effect: Iterable[str] = ()) -> None:

@@ -40,6 +40,9 @@ def tokenizer_files(folder: Path, vocab_size: int | None) -> tuple[str, ...]:
     """
     names = IMAGE_FILES if vocab_size is None else TOKENIZER_FILES
     found = tuple(name for name in names if (folder / name).is_file())
+    if vocab_size is not None:
+        templates = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.jinja"))
+        found += tuple(name for name in templates if _TEMPLATE.fullmatch(name))
     for name in ("tokenizer_config.json", "generation_config.json", *IMAGE_FILES):
         if name in found:
             refuse_code(folder / name, read_object(folder / name))
@@ -54,7 +57,8 @@ def _check(file: Path, vocab_size: int) -> None:
     if highest is not None and highest >= vocab_size:
         raise DataError(
             f"{file} has token numbers up to {highest:,}, but the network embeds {vocab_size:,} "
-            f"tokens, 0 to {vocab_size - 1:,}: it is the tokenizer of another checkpoint"
+            f"tokens, 0 to {vocab_size - 1:,}: it is the tokenizer of another checkpoint, or one "
+            "that tokens were added to, for which the embeddings have to be made larger"
         )
 
 
@@ -110,15 +114,19 @@ PLAIN_FILES = (
     *TOKENIZER_FILES,
     *IMAGE_FILES,
 )
-# Weights in one file or in shards, and the pooling of a folder of sentence-transformers. Browsers
-# read these expressions too.
+# Weights in one file or in shards, the pooling of a folder of sentence-transformers, and templates
+# beside the first one. Browsers read these expressions too.
 WEIGHTS_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\.safetensors"
 POOLING_NAME = r"[0-9]{1,2}_[A-Za-z]{1,30}/config\.json"
-CHECKPOINT_FILES = "|".join([*map(re.escape, PLAIN_FILES), WEIGHTS_NAME, POOLING_NAME])
+TEMPLATE_NAME = r"additional_chat_templates/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}\.jinja"
+CHECKPOINT_FILES = "|".join(
+    [*map(re.escape, PLAIN_FILES), WEIGHTS_NAME, POOLING_NAME, TEMPLATE_NAME]
+)
 """A regular expression for the whole name, relative to the folder."""
 
 _KNOWN = re.compile(CHECKPOINT_FILES, re.ASCII)
 _WEIGHTS = re.compile(WEIGHTS_NAME, re.ASCII)
+_TEMPLATE = re.compile(TEMPLATE_NAME, re.ASCII)
 
 
 def is_checkpoint_file(name: str) -> bool:
@@ -128,6 +136,11 @@ def is_checkpoint_file(name: str) -> bool:
         name: relative to the folder, with ``/``.
     """
     return _KNOWN.fullmatch(name) is not None
+
+
+def says_how_to_write(name: str) -> bool:
+    """Whether a file says how a language model writes, and nothing of its outputs."""
+    return name in WRITING_FILES or _TEMPLATE.fullmatch(name) is not None
 
 
 def is_weights_file(name: str) -> bool:

@@ -19,6 +19,7 @@ from supernet.data.manifest import InputFile, TokenizerRecord
 from supernet.data.tokenizer import VOCABULARIES
 from supernet.pretrained.json_files import read_object, refuse_code
 
+OLDER_FILES = ("vocab.txt", "vocab.json", "tokenizer.model")  # of which one can be made
 LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
 
 
@@ -41,10 +42,13 @@ def read_folder(folder: Path) -> CheckpointTokenizer:
         )
     file = folder / TOKENIZER_FILE
     if not file.is_file():
-        raise UsageError(
-            f"{folder} has no {TOKENIZER_FILE}; transformers writes one: "
-            f"AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
-        )
+        how = "fetch it from where the checkpoint comes from"
+        if any((folder / name).is_file() for name in OLDER_FILES):
+            how = (
+                "transformers writes one: "
+                "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"
+            )
+        raise UsageError(f"{folder} has no {TOKENIZER_FILE}; {how}")
     values = read_object(file)
     marks = _filled_with(values)
     for name in ("special_tokens_map.json", MARKS_FILE):

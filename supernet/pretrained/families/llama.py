@@ -39,6 +39,8 @@ class LlamaLike(Family):
     base = "model."
     unused = (r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
     qk_norm = False
+    usual_groups: int | None = None
+    """Heads of keys where nothing is said of them; None is as many as of queries."""
 
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:
         """See `Family.read`."""
@@ -47,7 +49,8 @@ class LlamaLike(Family):
         if head_dim % 2:
             raise config.wrong("head_dim", head_dim, "an even number, for pairs are rotated")
         kinds = self.kinds(config, num_layers(config, "num_hidden_layers"))
-        groups = config.integer("num_key_value_heads", heads)
+        usual = heads if "num_key_value_heads" in config.values else self.usual_groups or heads
+        groups = config.integer("num_key_value_heads", usual)
         sizes = Sizes(width, kinds, heads, groups, config.integer("intermediate_size"))
         biases = self.biases(config)
         settings = ModelSettings(
@@ -164,17 +167,20 @@ class MistralFamily(LlamaLike):
 
     model_type = "mistral"
     classes = ("MistralForCausalLM", "MistralModel")
+    usual_groups = 8
 
     def biases(self, config: Config) -> Biases:
         """See `LlamaLike.biases`."""
+        config.must_be("attention_bias", False)
         return Biases(False, False, False)
 
     def kinds(self, config: Config, count: int) -> tuple[AttentionKind, ...]:
         """See `LlamaLike.kinds`."""
-        config.must_be("layer_types")
         window = config.get("sliding_window")
         if window is None and "sliding_window" in config.values:
+            config.must_be("layer_types", [FULL] * count)
             return ("softmax",) * count
+        config.must_be("layer_types", [SLIDING] * count)
         return (f"window:{config.integer('sliding_window', DEFAULT_WINDOW)}",) * count
 
     def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
@@ -190,6 +196,8 @@ class MistralFamily(LlamaLike):
 
 class QwenFamily(LlamaLike):
     """What Qwen2 and Qwen3 share: windows where ``layer_types`` says so."""
+
+    usual_groups = 32
 
     def kinds(self, config: Config, count: int) -> tuple[AttentionKind, ...]:
         """See `LlamaLike.kinds`."""
@@ -240,6 +248,7 @@ class Qwen2Family(QwenFamily):
 
     def biases(self, config: Config) -> Biases:
         """See `LlamaLike.biases`."""
+        config.must_be("attention_bias", False)
         return Biases(True, False, False)
 
 
@@ -265,20 +274,24 @@ class Qwen3Family(QwenFamily):
 
 
 def rotary_theta(config: Config) -> float:
-    """The base of the wave lengths, from the table of transformers 5 or the keys before it."""
+    """The base of the wave lengths, from the table of transformers 5 or the keys before it.
+
+    Where both tables are given transformers reads the older one alone, unless it is empty.
+    """
     config.must_be("partial_rotary_factor", 1.0)
     theta = config.number("rope_theta", THETA)
-    for key in ("rope_scaling", "rope_parameters"):
-        table = config.get(key, {})
-        if not isinstance(table, dict):
-            raise config.wrong(key, table, "a table with rope_type and rope_theta")
-        form = table.get("rope_type", table.get("type", "default"))
-        if form != "default" or any(isinstance(value, dict) for value in table.values()):
-            raise config.wrong(f"{key}.rope_type", form, "'default' for all layers")
-        part = Config(config.file, table)
-        part.must_be("partial_rotary_factor", 1.0)
-        theta = part.number("rope_theta", theta)
-    return theta
+    tables = {key: config.get(key, {}) for key in ("rope_scaling", "rope_parameters")}
+    key = "rope_scaling" if tables["rope_scaling"] else "rope_parameters"
+    table = tables[key]
+    if not isinstance(table, dict):
+        raise config.wrong(key, table, "a table with rope_type and rope_theta")
+    name = "type" if "type" in table and "rope_type" not in table else "rope_type"
+    form = table.get(name, "default")
+    if form != "default" or any(isinstance(value, dict) for value in table.values()):
+        raise config.wrong(f"{key}.{name}", form, "'default' for all layers")
+    part = Config(config.file, table)
+    part.must_be("partial_rotary_factor", 1.0)
+    return part.number("rope_theta", theta)
 
 
 def window_size(sizes: Sizes) -> int | None:

@@ -14,7 +14,8 @@ import pytest
 import torch
 
 from search_spaces.errors import DataError, NasError, UsageError
-from supernet.pretrained.checkpoint import read_checkpoint
+from supernet.pretrained.checkpoint import checkpoint_digest, read_checkpoint
+from supernet.pretrained.folder_files import is_checkpoint_file
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     POSITIONS,
@@ -317,7 +318,7 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
 @pytest.mark.parametrize(
     ("family", "change", "words"),
     [
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_type is 'linear'"),
+        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "scaling.type is 'linear'"),
         ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
         ("llama", {"rope_parameters": {"rope_theta": -1}}, "rope_theta is -1"),
@@ -342,6 +343,11 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is"),
         ("llama", {"logit_scale": 2.0}, "the setting 'logit_scale' (2.0)"),
         ("llama", {"is_encoder_decoder": True}, "is_encoder_decoder is true"),
+        ("llama", {"rope_interleaved": True}, "rope_interleaved is true"),
+        ("mistral", {"attention_bias": True}, "attention_bias is true"),
+        ("bert", {"pruned_heads": {"0": [1]}}, "what is known here is {} or []"),
+        ("qwen3", {"num_key_value_heads": None}, "num_kv_heads is 32, which does not divide"),
+        ("mistral", {"num_key_value_heads": None}, "num_kv_heads is 8, which does not divide"),
         ("llama", {"rms_norm_eps": 2.0}, "norm_eps is between 0 and 1"),
         ("llama", {"rms_norm_eps": 10**309}, "what is known here is a positive number up to"),
         ("mistral", {"sliding_window": -1}, "sliding_window is -1"),
@@ -376,7 +382,38 @@ def test_settings_without_effect_are_passed_over(folder: Any) -> None:
     place = folder("llama")
     before = read_checkpoint(place)
     change_config(place, use_cache=False, attention_dropout=0.5, pretraining_tp=1, temperature=0.6)
+    change_config(place, is_llama_config=True, rope_interleaved=False, use_mrope=False)
+    change_config(place, _num_labels=1, directionality="bidi", unsloth_fixed=True)
+    change_config(place, **{"transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}})
     assert read_checkpoint(place).settings == before.settings
+
+
+def test_of_two_tables_of_rotary_positions_the_older_one_is_read(folder: Any) -> None:
+    """As transformers does, unless it is empty."""
+    place = folder("llama")
+    newer = {"rope_type": "default", "rope_theta": 333.0}
+    for older, theta in (({"rope_type": "default"}, 10_000.0), ({}, 333.0)):
+        change_config(place, rope_parameters=newer, rope_scaling=older, rope_theta=None)
+        assert read_checkpoint(place).settings.rotary_theta == theta
+
+
+def test_a_network_that_was_saved_without_its_output_layer(folder: Any) -> None:
+    place = folder("gpt2")
+    change_config(place, tie_word_embeddings=False)
+    assert "it was saved without its output layer; GPT2LMHeadModel has it" in refused(place)
+
+
+def test_further_templates_belong_to_a_tokenizer(folder: Any) -> None:
+    place = folder("llama")
+    digest = checkpoint_digest(read_checkpoint(place))
+    (place / "additional_chat_templates").mkdir()
+    for name in ("tool_use.jinja", "..jinja", "x.py"):
+        (place / "additional_chat_templates" / name).write_text("{{ messages }}")
+    found = read_checkpoint(place)
+    assert found.tokenizer_files[-1] == "additional_chat_templates/tool_use.jinja"
+    assert checkpoint_digest(found) == digest
+    assert is_checkpoint_file("additional_chat_templates/tool_use.jinja")
+    assert not is_checkpoint_file("additional_chat_templates/..jinja")
 
 
 # -- tokenizers and texts --------------------------------------------------------------------------
