@@ -40,6 +40,7 @@ CHECKS, PROBES = 10, 4  # of the validation split in a training, and networks in
 MOST_OBSERVED, LEAST_OBSERVED = 160, 40
 LEAST_COMPARED = 200
 MOST_POSITIONS = 4_096
+LEAST_POSITIONS = 64  # for texts that a network is asked about, where the data's are shorter
 IMAGE_TOKENS, LARGE_IMAGE_TOKENS, LARGE_IMAGE = 64, 196, 96  # about; pixels of a large one
 MOST_APART = 4  # times as many tokens as those, or a share of them, may a picture have
 MOST_TOKENS = 32_768  # of long texts in an update
@@ -273,7 +274,9 @@ def _model(manifest: Manifest, size: Size) -> Iterator[str]:
     yield "[model]"
     if manifest.content == "stream":
         yield _line('style = "llama"', "RMS norms, rotary positions, gated FFNs")
-    yield _line(f"max_length = {long}", "the longest input in tokens")
+    texts = manifest.content == "texts"
+    why = "where longer texts are cut" if texts else "the longest input in tokens"
+    yield _line(f"max_length = {long}", why)
     if manifest.task == "classification":
         yield _line(f"num_classes = {len(manifest.label_names)}", "labels in the data")
     yield _line(f"head_dim = {SIZES[size].head_dim}", "width of a head")
@@ -471,7 +474,11 @@ def _positions(manifest: Manifest) -> int:
     if manifest.content == "stream":
         return MOST_POSITIONS // 2
     longest = max(max(split.longest.values()) for split in manifest.splits.values())
-    return max(longest, MOST_POSITIONS // 16) if manifest.content == "pairs" else longest
+    if manifest.content == "pairs":
+        return max(longest, MOST_POSITIONS // 16)
+    cut_at = manifest.settings.get("max_length")  # of longer texts nothing is read anywhere
+    room = min(LEAST_POSITIONS, cut_at) if isinstance(cut_at, int) else LEAST_POSITIONS
+    return max(longest, room)
 
 
 def _kinds(manifest: Manifest) -> tuple[str, ...]:

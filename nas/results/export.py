@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FACTS_FILE = "export.json"
 CARD_FILE = "README.md"
 CHECKSUMS_FILE = "checksums.json"
+# Of texts that are read at once, and cut where the network's positions or its data's texts end.
+CUT_KINDS = ("tokenizer_json", "bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +190,15 @@ def _source(
 
 
 def _named_reading(source: ExportSource) -> dict[str, Any]:
-    """Kind of the inputs, and names of the tokenizer files; the rest stands in ``reading.json``."""
-    facts = source.preprocessing.facts
-    return {name: facts[name] for name in ("kind", "source", "target") if name in facts}
+    """Kind of the inputs, names of the tokenizer files, and where texts are cut.
+
+    The rest stands in ``reading.json``.
+    """
+    facts, blueprint = source.preprocessing.facts, source.blueprint
+    named = {name: facts[name] for name in ("kind", "source", "target") if name in facts}
+    if facts["kind"] not in CUT_KINDS or blueprint.task == "language_modelling":
+        return named
+    return {**named, "max_tokens": source.preprocessing.most_tokens(blueprint)}
 
 
 def write_checksums(folder: Path) -> None:

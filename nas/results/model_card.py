@@ -62,15 +62,19 @@ READINGS = {
     "tokenizer_json": "Text becomes token numbers, its begin and end marks among them, and they "
     "text again, with the package tokenizers: with `t = Tokenizer.from_file("
     '"{source}")`, `t.encode("a text").ids` and `t.decode(tokens)`. There are no other marks; '
-    "texts are neither cut nor filled up, and one that is to be continued has no end mark.",
+    "{cut}",
     "images": "The middle square of an image is scaled to `side` pixels, enlarged bilinearly to "
     "`image_size` where that is more, and a byte b of it becomes `black + (white - black) * b / "
     "255`; the numbers, and the names of the classes, stand in `reading.json`.",
-    "bytes": "Texts are read byte by byte: token = byte + 1. `reading.json` names the classes.",
+    "bytes": "Texts are read byte by byte, the first {max_tokens} of them: token = byte + 1. "
+    "`reading.json` names the classes.",
     "symbols": "A symbol's number is its place in the list in `reading.json`, which also names the "
     "classes.",
     "numbers": "Rows of token numbers; 0 fills short rows up. `reading.json` names the classes.",
 }
+# How much of a text is read, by whether there is an end to it.
+CUT = "texts are cut to {max_tokens} tokens, marks included, and not filled up."
+WHOLE = "texts are neither cut nor filled up, and one that is to be continued has no end mark."
 
 RETRAINED = (
     "Trained from scratch on the training split, {why}. The test split was opened once, after "
@@ -248,7 +252,8 @@ def model_card(facts: Mapping[str, Any], usage: str) -> str:
 
 
 def _reading(reading: Mapping[str, Any]) -> str:
-    return READINGS[reading["kind"]].format(**reading)
+    cut = (CUT if "max_tokens" in reading else WHOLE).format(**reading)
+    return READINGS[reading["kind"]].format(cut=cut, **reading)
 
 
 def _weights(facts: Mapping[str, Any]) -> str:

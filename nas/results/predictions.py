@@ -1,19 +1,19 @@
 """What a network that was trained from scratch says about inputs as a user has them.
 
-Pictures are files, texts are lines. Each becomes what the network learnt from in the way that
-`nas data prepare` and an export's ``reading.json`` describe (`Preprocessing`). The network is one
-of a run, or an export, of which nothing is executed.
+Pictures are files or lie in tables, texts are lines. Each becomes what the network learnt from in
+the way that `nas data prepare` and an export's ``reading.json`` describe (`Preprocessing`). The
+network is one of a run, or an export, of which nothing is executed.
 
 Shapes: N tokens, H height, W width, C channels, K classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nas.results.networks import OpenedData, TrainedNetwork
 from search_spaces.errors import DataError, UsageError
@@ -24,6 +24,7 @@ from search_spaces.wording import mark
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from supernet.data.images import Pixels
     from supernet.data.tokenizer import Tokenizer
 
 # Tasks whose networks answer with something that can be written on a line.
@@ -65,25 +66,43 @@ class Exported:
     device: str
 
 
+class Asked(NamedTuple):
+    """An input.
+
+    Attributes:
+        given: a picture's path, or a text; of a picture in a table the place where it stands.
+        place: where the text stands, for messages; empty where that is not known.
+        picture: the bytes of its file, where it stands in a table; else empty.
+    """
+
+    given: str
+    place: str = ""
+    picture: bytes = b""
+
+
 @dataclass(frozen=True)
 class Prediction:
     """An answer.
 
     Attributes:
-        given: the picture's path, or the text.
+        given: as `Asked.given`.
         answer: name of the likeliest class, the translation, or how the text goes on.
         chances: name of each class → its probability, the likeliest first; empty where there are
             no classes.
+        cut_at: of a text that was cut the tokens that were read: its first ones, or its last ones
+            where it goes on; None where all of it was read.
     """
 
     given: str
     answer: str
     chances: Mapping[str, float] = field(default_factory=dict)
+    cut_at: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """What ``--json`` prints."""
         chances = {"chances": dict(self.chances)} if self.chances else {}
-        return {"input": self.given, "answer": self.answer, **chances}
+        cut = {} if self.cut_at is None else {"cut_at": self.cut_at}
+        return {"input": self.given, "answer": self.answer, **chances, **cut}
 
 
 def reading_of(data: OpenedData, settings: ModelSettings) -> Reading:
@@ -131,7 +150,7 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
     package = open_package(folder)
     facts, blueprint = package.preprocessing.facts, package.blueprint
     if blueprint.task not in WRITTEN:
-        raise _no_words(blueprint.task)
+        raise _no_words(blueprint.task, folder)
     reading = Reading(
         blueprint.task,
         blueprint.settings,
@@ -149,30 +168,35 @@ def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
     return Exported(blueprint.architecture, model, device), reading
 
 
-def _no_words(task: str) -> UsageError:
+def _no_words(task: str, export: Path | None = None) -> UsageError:
+    """What to say of networks whose answers are no words.
+
+    Args:
+        task: of the networks.
+        export: the folder that was given, if it was none of a run.
+    """
     if task != "embedding":
         return UsageError(f"nas predict knows no way to write down what networks of {task} answer")
+    card = f"{export / 'README.md'} has" if export else "the README.md of what nas export makes has"
     return UsageError(
-        "networks that embed texts answer with vectors: nas export writes them in the form of "
-        "sentence-transformers"
+        "networks that embed texts answer with vectors, which nas predict does not write down: "
+        f"{card} the lines that make a vector of a text"
     )
 
 
 def predict(
     network: TrainedNetwork | Exported,
     reading: Reading,
-    inputs: Sequence[str],
+    inputs: Iterable[str | Asked],
     tokens: int,
-    places: Sequence[str] = (),
 ) -> Iterator[Prediction]:
     """The answers to inputs, in their order.
 
     Args:
         network: of a run or an export.
         reading: how it reads.
-        inputs: paths of pictures, or texts.
+        inputs: paths of pictures, or texts, or either with where it stands.
         tokens: that a language model writes behind each text.
-        places: where each text stands, for messages; empty where that is not known.
 
     Raises:
         DataError: for what is no picture, or no text of the network's symbols; with its name.
@@ -180,9 +204,10 @@ def predict(
     """
     from latency.turns import computing
 
+    asked = (Asked(one) if isinstance(one, str) else one for one in inputs)
     with computing(network.device):
         if reading.task == "translation":
-            yield from map(Prediction, inputs, _translated(network, reading, inputs, places))
+            yield from _translated(network, reading, list(asked))
             return
         room = reading.settings.max_length - tokens
         if reading.task == "language_modelling" and room < 1:
@@ -190,12 +215,12 @@ def predict(
                 f"{mark('tokens')} {tokens} is too many: the network reads "
                 f"{reading.settings.max_length} with the text"
             )
-        for given, place in zip(inputs, places or [""] * len(inputs), strict=True):
-            with _naming(place):
+        for one in asked:
+            with _naming(one.place):
                 if reading.task == "classification":
-                    found = _classified(network, reading, given, _read(reading, given))
+                    found = _classified(network, reading, one)
                 else:
-                    found = Prediction(given, _continued(network, reading, given, tokens))
+                    found = _continued(network, reading, one.given, tokens)
             yield found
 
 
@@ -214,20 +239,20 @@ def _naming(place: str) -> Iterator[None]:
 def _translated(
     network: TrainedNetwork | Exported,
     reading: Reading,
-    lines: Sequence[str],
-    places: Sequence[str],
-) -> list[str]:
+    asked: Sequence[Asked],
+) -> Iterator[Prediction]:
     from supernet.beam_search import BeamSettings
     from supernet.tasks.translating import StepwiseTranslator, check_fits, translate_tokens
 
     assert reading.source is not None and reading.target is not None
+    lines = [one.given for one in asked]
     rows = reading.source.encode(lines)
-    for place, row in zip(places or ["a text"] * len(rows), rows, strict=True):
-        check_fits(place, row, reading.settings.max_length)
+    for one, row in zip(asked, rows, strict=True):
+        check_fits(one.place or "a text", row, reading.settings.max_length)
     model: Any = network.model
     if hasattr(model, "translated"):  # graphs have a search of their own
-        return list(model.translated(lines))
-    return translate_tokens(
+        return map(Prediction, lines, model.translated(lines))
+    found = translate_tokens(
         StepwiseTranslator(model, network.architecture),
         rows,
         reading.source,
@@ -236,42 +261,33 @@ def _translated(
         max_tokens=None,
         device=network.device,
     )
+    return map(Prediction, lines, found)
 
 
-def _classified(
-    network: TrainedNetwork | Exported, reading: Reading, given: str, inputs: Tensor
-) -> Prediction:
+def _classified(network: TrainedNetwork | Exported, reading: Reading, asked: Asked) -> Prediction:
     import torch
 
+    form, cut_at = reading.settings.input, None
     model: Any = network.model
+    if isinstance(form, ImageInput):
+        inputs = _picture(asked, form, reading.facts)
+    else:
+        row, cut_at = _row(reading, asked.given)
+        inputs = torch.tensor([row])
     with torch.inference_mode():
         logits_1K = model(inputs.to(network.device), network.architecture)
     chances_K = logits_1K[0].double().softmax(dim=-1)
     order = chances_K.argsort(descending=True, stable=True).tolist()
     names = reading.labels or tuple(map(str, range(len(order))))
     chances = {names[k]: float(chances_K[k]) for k in order}
-    return Prediction(given, next(iter(chances)), chances)
+    return Prediction(asked.given, next(iter(chances)), chances, cut_at)
 
 
-def _read(reading: Reading, given: str) -> Tensor:
-    """An input as the network takes it: ``(1, C, H, W)`` or ``(1, N)``."""
-    import torch
-
-    form = reading.settings.input
-    if isinstance(form, ImageInput):
-        return _picture(Path(given), form, reading.facts)
-    row = _row(reading, given)
-    if not row:
-        raise UsageError("a text is empty: give at least one word of it")
-    return torch.tensor([row])
-
-
-def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
+def _picture(asked: Asked, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
     """A picture's middle square, scaled as the data were, and normalised, ``(1, C, H, W)``."""
     import torch
 
     from supernet.data.examples import enlarge
-    from supernet.data.prepare.image_files import read_picture
 
     if facts["kind"] != "images":
         raise DataError("this network reads numbers, not pictures: its data had no pixels")
@@ -281,24 +297,52 @@ def _picture(path: Path, form: ImageInput, facts: Mapping[str, Any]) -> Tensor:
             "only 1 and 3 can be read from PNG and JPEG"
         )
     pixels_HWC = torch.tensor(
-        read_picture(path, form.channels, facts.get("side", form.image_size)), dtype=torch.float32
+        _pixels(asked, form.channels, facts.get("side", form.image_size)), dtype=torch.float32
     )
     black, white = (torch.tensor(facts[name]) for name in ("black", "white"))
     scaled_HWC = black + (white - black) * pixels_HWC / 255
     return enlarge(scaled_HWC.permute(2, 0, 1)[None], form.image_size)
 
 
-def _row(reading: Reading, text: str) -> list[int]:
-    """The tokens of a text, cut as the data were and to what the network reads."""
+def _pixels(asked: Asked, channels: int, side: int) -> Pixels:
+    """A picture as data are prepared, ``(side, side, C)``."""
+    import numpy as np
+
+    from supernet.data.prepare.image_files import EncodedImages, read_picture
+
+    if not asked.picture:
+        return read_picture(Path(asked.given), channels, side)
+    alone, none = np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint64)
+
+    def pictures() -> Iterator[tuple[str, bytes | Path]]:
+        yield asked.given, asked.picture
+
+    images = EncodedImages(pictures, alone, alone, (), "", channels, none, {}, none)
+    (pixels_1HWC,) = images.read(alone, side)
+    pixels_HWC: Pixels = pixels_1HWC[0]
+    return pixels_HWC
+
+
+def _row(reading: Reading, text: str) -> tuple[list[int], int | None]:
+    """The tokens of a text, and where it was cut: as the data were, and to what is read."""
+    row, cut_at = _tokens(reading, text)
+    if not row:
+        raise UsageError("a text is empty: give at least one word of it")
+    return row, cut_at
+
+
+def _tokens(reading: Reading, text: str) -> tuple[list[int], int | None]:
     from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 
     settings, kind = reading.settings, reading.facts["kind"]
     most = settings.max_length - settings.class_token
     most = min(most, reading.facts.get("max_tokens", most))
     if isinstance(reading.source, CheckpointTokenizer):
-        return reading.source.encode_cut(text, most)[0]
+        row, cut = reading.source.encode_cut(text, most)
+        return row, most if cut else None
     if kind == "bytes":
-        return [byte + 1 for byte in text.encode()[:most]]
+        row = [byte + 1 for byte in text.encode()]
+        return row[:most], most if len(row) > most else None
     if kind != "symbols":
         raise DataError("this network reads numbers, not texts: its data had no words")
     symbols = list(reading.facts["symbols"])  # the first of which is padding
@@ -310,10 +354,12 @@ def _row(reading: Reading, text: str) -> list[int]:
             )
     if len(words) > most:
         raise UsageError(f"a text has {len(words)} symbols, and the network reads {most}")
-    return [symbols.index(word) for word in words]
+    return [symbols.index(word) for word in words], None
 
 
-def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, tokens: int) -> str:
+def _continued(
+    network: TrainedNetwork | Exported, reading: Reading, text: str, tokens: int
+) -> Prediction:
     """A text's greedy continuation; of a long text the network reads the end."""
     import torch
 
@@ -325,7 +371,8 @@ def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, 
     prompt = [*begin, *tokenizer.encode([text])[0]]
     if not prompt:
         raise UsageError("a text is empty, and texts have no begin mark: give its first word")
-    new, written = prompt[tokens - longest :], list[int]()
+    room = longest - tokens
+    new, written = prompt[-room:], list[int]()
     model: Any = network.model
     with torch.inference_mode():
         state = model.start(network.architecture)
@@ -336,4 +383,5 @@ def _continued(network: TrainedNetwork | Exported, reading: Reading, text: str, 
                 following_V[PAD] = -torch.inf
             new = [int(following_V.argmax())]
             written += new
-    return tokenizer.decode([written])[0]
+    cut_at = room if len(prompt) > room else None
+    return Prediction(text, tokenizer.decode([written])[0], cut_at=cut_at)

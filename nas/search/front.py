@@ -475,7 +475,8 @@ def build_front(
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
     points, corner = points_of(ordered, objectives), minimised(reference, objectives)
     points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
-    volume = round(hypervolume(points / corner, np.ones(len(objectives))), 9)
+    units = np.where(corner == 0, 1.0, corner)  # what is 0 has no share
+    volume = round(hypervolume(points / units, corner / units), 9)
     names = [objective.name for objective in objectives] + list(limits)
     foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
     return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign, origin)

@@ -80,11 +80,24 @@ class HoldsNul(WrongEncoding):
 
 def conversion(path: Path, charset: str) -> str:
     """What to type so that a file in another character set becomes one in UTF-8, beside it."""
+    return _rewriting(path, f"iconv -f {charset} -t UTF-8", "utf8", "")
+
+
+def _rewriting(path: Path, command: str, added: str, read: str) -> str:
+    """What to type so that a command makes another file of one, beside it.
+
+    Args:
+        path: the file, plain or gzip.
+        command: what reads it and writes the other.
+        added: to the name of the other.
+        read: what stands between the command and the file, such as ``<``.
+    """
     packed = path.suffix == ".gz"
     plain = path.with_suffix("") if packed else path
-    old, new = (shlex.quote(str(one)) for one in (path, plain.with_stem(f"{plain.stem}.utf8")))
-    convert = f"iconv -f {charset} -t UTF-8"
-    return f"gunzip -c {old} | {convert} > {new}" if packed else f"{convert} {old} > {new}"
+    old, new = (shlex.quote(str(one)) for one in (path, plain.with_stem(f"{plain.stem}.{added}")))
+    if packed:
+        return f"gunzip -c {old} | {command} > {new}"
+    return f"{command} {read}{old} > {new}"
 
 
 def read_lines(path: Path) -> Iterator[str]:
@@ -115,6 +128,12 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, str]]:
         for number, raw in enumerate(file):
             if not number and raw.startswith(UTF16_MARKS) and b"\0" in raw:
                 raise DataError(f"{path} is UTF-16; convert it with {conversion(path, 'UTF-16')}")
+            if not number and b"\r" in raw.rstrip(b"\r") and b"\n" not in raw:
+                convert = _rewriting(path, r"tr '\r' '\n'", "lines", "< ")
+                raise DataError(
+                    f"the lines of {path} end with carriage returns alone, and not with line "
+                    f"feeds; convert it with {convert}"
+                )
             line = raw.removeprefix(BYTE_ORDER_MARK) if not number else raw
             try:
                 text = _text(line.decode("utf-8"))

@@ -21,7 +21,7 @@ Runtime = Literal["torch", "transformers", "onnxruntime"]
 PICTURE = """\
 reading = json.loads(Path("reading.json").read_text("utf-8"))
 size = reading["side"]
-picture = Image.open("picture.png")
+picture = ImageOps.exif_transpose(Image.open("picture.png"))
 if picture.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
     wide = np.asarray(picture).astype(np.int64).clip(0, 2**16 - 1)
     picture = Image.fromarray((wide >> 8).astype(np.uint8))
@@ -104,7 +104,7 @@ IMPORTS = (
     ("np.", "import numpy as np"),
     ("onnxruntime.", "import onnxruntime"),
     ("torch.", "import torch"),
-    ("Image.", "from PIL import Image"),
+    ("ImageOps.", "from PIL import Image, ImageOps"),
     ("SentencePieceProcessor(", "from sentencepiece import SentencePieceProcessor"),
     (" Tokenizer.", "from tokenizers import Tokenizer"),
 )

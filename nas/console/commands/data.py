@@ -80,8 +80,8 @@ def prepare(
         show_default="256 for translation, 512 for labelled texts or 4000 bytes, the checkpoint's "
         "for embedding, none for language modelling",
         help="Tokens of a row at most. Longer pairs, and lines for "
-        "language models, are left out of training; in other splits pairs are cut and lines stay "
-        "whole. Labelled texts, and texts to embed, are cut everywhere.",
+        "language models, are left out of training (as blank lines are); in other splits pairs are "
+        "cut and lines stay whole. Labelled texts, and texts to embed, are cut everywhere.",
     ),
     max_ratio: float = typer.Option(
         3.0, min=0, help="Translation: leave out pairs of more unequal lengths; 0 for none."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -17,6 +18,7 @@ from nas.request.spec import Device
 from nas.results import networks
 from nas.results.export import FACTS_FILE
 from nas.results.predictions import (
+    Asked,
     Exported,
     Prediction,
     Reading,
@@ -27,26 +29,13 @@ from nas.results.predictions import (
 from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
-from search_spaces.tasks import TaskName
 
 if TYPE_CHECKING:
+    from nas.results.asked_columns import AskedColumns
     from supernet.data.prepare.records import Record
 
 SHOWN = 3  # classes
 STDIN = "standard input"
-# What of the data a network is given, by its task.
-READS: dict[TaskName, str] = {
-    "classification": "text",
-    "language_modelling": "text",
-    "translation": "source",
-}
-
-
-class _Input(NamedTuple):
-    """A picture's path or a text, and where the text stands."""
-
-    text: str
-    place: str = ""
 
 
 def predict_inputs(
@@ -76,6 +65,8 @@ def predict_inputs(
     object a line. Of the run's data only vocabularies, names of classes and the scale of pixels are
     used; an export brings them along.
     """
+    from nas.results.asked_columns import asked_columns
+
     network: networks.TrainedNetwork | Exported
     if (Path(run) / FACTS_FILE).is_file():
         if arch or data:
@@ -85,11 +76,17 @@ def predict_inputs(
         network, reading = _of_run(run, arch, data, device)
     if reading.pictures and not files:
         raise UsageError(f"the networks of {run} read pictures: give their files")
-    inputs = list(_inputs(files or [], reading, dict(columns_of(column)), jsonl))
-    answers = predict(
-        network, reading, [one.text for one in inputs], tokens, [one.place for one in inputs]
-    )
-    write_lines(_line(answer, as_json) for answer in answers)
+    wanted = asked_columns(reading.task, reading.pictures, dict(columns_of(column)))
+    inputs = _inputs(files or [], reading, wanted, jsonl)
+    # Texts are all read before the first is answered; pictures may be too large for that.
+    answers = predict(network, reading, inputs if reading.pictures else list(inputs), tokens)
+    cut = Counter[int]()
+    write_lines(_line(answer, as_json) for answer in _counted(answers, cut))
+    if wanted.guess:
+        tell(f"read {wanted.guess}; --column source=NAME names another column")
+    if not as_json:
+        for length, count in cut.items():
+            tell(_cut_note(reading, count, length), "yellow")
 
 
 def _of_run(
@@ -126,53 +123,106 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n").replace("\r", "\\r")
 
 
+def _counted(answers: Iterable[Prediction], cut: Counter[int]) -> Iterator[Prediction]:
+    """Answers, of which those to texts that were cut are counted by the length that was left."""
+    for answer in answers:
+        if answer.cut_at is not None:
+            cut[answer.cut_at] += 1
+        yield answer
+
+
+def _cut_note(reading: Reading, count: int, length: int) -> str:
+    texts = "1 text was" if count == 1 else f"{count:,} texts were"
+    if reading.task == "language_modelling":
+        return f"note: {texts} cut: the network read the last {length:,} tokens and nothing before"
+    return f"note: {texts} cut at {length:,} tokens: the network read nothing behind them"
+
+
 def _inputs(
-    files: list[Path], reading: Reading, columns: dict[str, str], jsonl: bool
-) -> Iterator[_Input]:
+    files: list[Path], reading: Reading, wanted: AskedColumns, jsonl: bool
+) -> Iterator[Asked]:
     """The pictures and texts of files, or of standard input where there are none.
 
     Raises:
         DataError: for a file that cannot be read, and a line without what is wanted.
         UsageError: for columns of what has none, and --jsonl with files.
     """
-    from supernet.data.prepare.records import Columns, has_columns, read_lines_as, read_records
+    from supernet.data.prepare.records import has_columns, read_records
 
-    role = "image" if reading.pictures else READS[reading.task]
-    wanted = Columns(((role,),), columns)
     if files and jsonl:
         raise UsageError(
             "--jsonl is for standard input; leave it out: JSON lines in files are told by their "
             "ending, .jsonl or .ndjson"
         )
     if not files:
-        if columns and not jsonl:
-            raise UsageError(
-                "--column is for data with columns, and lines of text have none; leave it out, or "
-                "say with --jsonl that they are JSON lines"
-            )
-        lines = read_lines()
-        if not jsonl:
-            yield from (_Input(line, f"{STDIN}:{n}") for n, line in enumerate(lines, start=1))
-            return
-        yield from (_value(one, STDIN) for one in read_lines_as(lines, wanted))
-    if columns and not any(map(has_columns, files)):
+        yield from _from_stdin(wanted, jsonl)
+        return
+    if wanted.given and not any(map(has_columns, files)):
         raise UsageError(
             f"--column is for data with columns, which {files[0]} has not by its ending; leave it "
             "out, or rename the file (.jsonl, .ndjson, .csv, .tsv, .parquet, .arrow)"
         )
     for file in files:
-        if file.is_dir() and not has_columns(file):
-            raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
+        if not has_columns(file):
+            _check_kind(file, reading)
         if reading.pictures and not has_columns(file):
-            yield _Input(str(file))
+            yield Asked(str(file))
             continue
         for record in read_records([file], wanted):
-            yield _value(record, str(file))
+            yield _of_record(record, file)
 
 
-def _value(record: Record, name: str) -> _Input:
-    value: Any = record.values[0] if record.values else None
-    if record.problem or isinstance(value, bytes):
-        reason = record.problem or "a picture is a file here: give its path"
-        raise DataError(f"{name}:{record.line}: {reason}")
-    return _Input(str(value), "" if isinstance(value, Path) else f"{name}:{record.line}")
+def _from_stdin(wanted: AskedColumns, jsonl: bool) -> Iterator[Asked]:
+    from supernet.data.prepare.records import read_lines_as
+
+    if wanted.given and not jsonl:
+        raise UsageError(
+            "--column is for data with columns, and lines of text have none; leave it out, or "
+            "say with --jsonl that they are JSON lines"
+        )
+    if jsonl:
+        yield from (_of_record(one, None) for one in read_lines_as(read_lines(), wanted))
+        return
+    for number, line in enumerate(read_lines(), start=1):
+        if "\0" in line:
+            raise DataError(
+                f"{STDIN}:{number}: holds the character NUL, which no text does; if it is UTF-16, "
+                "convert it with iconv -f UTF-16 -t UTF-8"
+            )
+        yield Asked(line, f"{STDIN}:{number}")
+
+
+def _check_kind(file: Path, reading: Reading) -> None:
+    from supernet.data.prepare.image_files import is_picture
+
+    if file.is_dir():
+        raise DataError(f"{file} is a folder: give the files in it, such as {file}/*")
+    if is_picture(file) and not reading.pictures:
+        raise UsageError(
+            f"{file} is a picture by its name, and this network reads texts: give files of text, "
+            "one a line, or data with columns"
+        )
+
+
+def _of_record(record: Record, file: Path | None) -> Asked:
+    """What a record asks.
+
+    Args:
+        record: of one value.
+        file: that it stands in; None for standard input.
+
+    Raises:
+        DataError: when it cannot be used.
+    """
+    from supernet.data.prepare.records import place_of
+    from supernet.data.text_files import WrongEncoding
+
+    place = f"{STDIN}:{record.line}" if file is None else place_of([file], record)
+    if file is not None and isinstance(record.problem, WrongEncoding):
+        raise DataError(record.problem.of_file(file, record.line, 1))
+    if record.problem:
+        raise DataError(f"{place}: {record.problem}")
+    (value,) = record.values
+    if isinstance(value, bytes):
+        return Asked(place, picture=value)
+    return Asked(str(value), "" if isinstance(value, Path) else place)

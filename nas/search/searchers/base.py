@@ -55,8 +55,9 @@ class Problem:
     def hypervolume(self, rows: Genotypes, qualities: Floats) -> float:
         """Share, 0 to 1, of the box up to the reference that the rows within limits dominate."""
         found = self.points(rows, qualities)
-        kept = found.objectives[found.violations == 0] / self.reference
-        return hypervolume(kept, np.ones(len(self.reference))) if len(kept) else 0.0
+        units = np.where(self.reference == 0, 1.0, self.reference)  # what is 0 has no share
+        kept = found.objectives[found.violations == 0] / units
+        return hypervolume(kept, self.reference / units) if len(kept) else 0.0
 
 
 class Searcher(ABC):

@@ -72,6 +72,7 @@ LEARNT = "bpe"  # what a vocabulary of labelled texts is
 LONGEST_BYTES = 4000  # of the text task of the Long Range Arena
 FEWEST_LABELS = 20  # of which it is not asked whether they are classes
 ROWS_PER_CHUNK = 1024
+NAMES_SHOWN = 5  # of classes
 
 # split → (which source, which examples of it)
 Parts = dict[str, tuple[str, NDArray[np.intp]]]
@@ -141,8 +142,8 @@ class ImagePlan:
             known = names[: len(source.label_names)] if numbered else names
             if source.label_names != known:
                 raise DataError(
-                    f"the classes of {role} are {', '.join(source.label_names[:5])} …, those of "
-                    f"train {', '.join(names[:5])} …; they should be the same"
+                    f"the classes of {role} are not those of train: "
+                    f"{_difference(source.label_names, names, role)}; they should be the same"
                 )
         return names
 
@@ -164,6 +165,15 @@ class ImagePlan:
                 done += len(pixels)
                 report(f"Writing {split}", done, len(chosen))
         return shape
+
+
+def _difference(names: Sequence[str], known: Sequence[str], role: str) -> str:
+    parts = []
+    for mine, others, split in ((names, known, role), (known, names, "train")):
+        alone = [name for name in mine if name not in others]
+        more = ", …" if len(alone) > NAMES_SHOWN else ""
+        parts += [f"{', '.join(alone[:NAMES_SHOWN])}{more} only in {split}"] if alone else []
+    return " and ".join(parts) or "they have another order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +330,9 @@ def _plan_images(
     sources = {split: sources[split] for split in SPLITS if split in sources}
     doctor.check_left({split: len(source.labels) for split, source in sources.items()})
     train = sources["train"]
+    if len(np.unique(train.labels)) < 2:
+        only = train.label_names[train.labels[0]]
+        raise DataError(f"{request.source[0]} has one label only, {only!r}; there should be two")
     codes = np.zeros(len(train.labels), dtype=np.int8)
     missing = [split for split in SPLITS if split not in sources]
     if missing:
@@ -357,7 +370,7 @@ def _images_in_columns(
         labels = np.array([numbers[str(label)] for label in found.labels[split]], dtype=np.int64)
         digest = hashlib.sha256("".join(d for f in files for d in f.sha256).encode())
         for _, picture in pictures():
-            if isinstance(picture, Path):
+            if isinstance(picture, Path) and picture.is_file():
                 with suppress(OSError):  # what cannot be read is told when it is decoded
                     digest.update(file_sha256(picture).encode())
         images[split] = EncodedImages.examined(

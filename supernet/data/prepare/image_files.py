@@ -14,6 +14,8 @@ import io
 import itertools
 import os
 import pickletools
+import re
+import struct
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,7 +33,7 @@ from supernet.data.images import Labels, Pixels, read_arrays
 from supernet.data.manifest import file_sha256, written_name
 from supernet.data.prepare.doctor import Doctor
 from supernet.data.prepare.plan import HASH_BYTES, SPLITS, Hashes
-from supernet.data.prepare.splits import check_one_split, split_called
+from supernet.data.prepare.splits import check_one_split, is_text, split_called, splits_of
 from supernet.data.sources import CIFAR10_NAMES
 from supernet.data.text_files import Report
 
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
+OTHER_PICTURES = (".avif", ".bmp", ".gif", ".heic", ".tif", ".tiff", ".webp")
+MAC_FOLDER = "__MACOSX"  # what macOS puts into an archive beside its content
+ORIENTATION = 0x0112  # of EXIF: how the camera was held, 1 to 8
 IMAGES_PER_CHUNK = 1024
 PICTURES_PER_REPORT = 256
 # What arrays of images are called → those of their labels; a split may stand before or behind.
@@ -255,14 +260,12 @@ def open_images(path: Path, split: str, doctor: Doctor, report: Report) -> dict[
         if is_batch_folder(path):
             check_one_split(path, split, (*TRAIN_FILES, TEST_FILE))
             return _batches(path)
-        inside = {child.name: split_called(child.name) for child in _folders(path)}
-        if "train" in inside.values() and all(inside.values()):
+        inside = _splits_in(path)
+        if inside:
             check_one_split(path, split, inside)
             _check_once(path, inside)
             return {
-                found: _folder(path / name, found, doctor, report)
-                for name, found in inside.items()
-                if found is not None
+                found: _folder(path / name, found, doctor, report) for name, found in inside.items()
             }
         return {"train": _folder(path, split, doctor, report)}
     if path.suffix != ".npz":
@@ -399,11 +402,25 @@ def _names(path: Path, arrays: dict[str, NDArray[Any]], labels: Labels) -> tuple
 
 
 def is_picture(file: Path) -> bool:
-    """Whether a file is a PNG or JPEG image, by its name."""
-    return file.suffix.lower() in PICTURE_ENDINGS
+    """Whether a file is a PNG or JPEG image, by its name; hidden files are none."""
+    return file.suffix.lower() in PICTURE_ENDINGS and not file.name.startswith(".")
 
 
-def _check_once(path: Path, inside: Mapping[str, str | None]) -> None:
+def _splits_in(path: Path) -> dict[str, str]:
+    """Folder of classes → the split it is called by; empty where the folders are classes.
+
+    Raises:
+        DataError: where it cannot be known what one of them is for.
+    """
+    folders = _folders(path)
+    named = any(split_called(folder.name) == "train" for folder in folders)
+    if not named or not any(map(_folders, folders)):
+        return {}
+    found = zip(folders, splits_of(folders, path), strict=True)
+    return {folder.name: split for folder, split in found if split is not None}
+
+
+def _check_once(path: Path, inside: Mapping[str, str]) -> None:
     for one in set(inside.values()):
         names = [name for name, split in inside.items() if split == one]
         if len(names) > 1:
@@ -415,7 +432,9 @@ def _check_once(path: Path, inside: Mapping[str, str | None]) -> None:
 
 def _folders(path: Path) -> list[Path]:
     return sorted(
-        child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")
+        child
+        for child in path.iterdir()
+        if child.is_dir() and not child.name.startswith(".") and child.name != MAC_FOLDER
     )
 
 
@@ -427,13 +446,9 @@ def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedIm
         if file.is_file() and not (is_picture(file) and file.parent in classes)
     ]
     files = [sorted(file for file in folder.iterdir() if is_picture(file)) for folder in classes]
-    empty = next((str(c) for c, inside in zip(classes, files, strict=True) if not inside), None)
+    empty = next((c for c, inside in zip(classes, files, strict=True) if not inside), None)
     if len(classes) < 2 or empty:
-        holds = f"one folder alone, {classes[0].name}" if classes else "no folders"
-        raise DataError(
-            f"{empty or path} holds {'no PNG or JPEG files' if empty else holds}; a folder of "
-            "images has one folder for each of at least two classes, with PNG or JPEG files in it"
-        )
+        raise _no_classes(path, classes, empty)
     paths = [file for inside in files for file in inside]
     labels = np.repeat(np.arange(len(classes)), [len(inside) for inside in files])
 
@@ -447,9 +462,36 @@ def _folder(path: Path, split: str, doctor: Doctor, report: Report) -> EncodedIm
     )
 
 
+def _no_classes(path: Path, classes: list[Path], empty: Path | None) -> DataError:
+    """What is wrong with a folder of images.
+
+    Args:
+        path: the folder.
+        classes: the folders in it.
+        empty: the first of them without a picture.
+    """
+    inside = [file for file in (empty or path).iterdir() if not file.name.startswith(".")]
+    other = next((e for e in OTHER_PICTURES if any(f.suffix.lower() == e for f in inside)), None)
+    if other is not None and not any(map(is_picture, inside)):
+        return DataError(
+            f"{empty or path} holds pictures of the form {other}, and only PNG and JPEG files are "
+            "read: convert them"
+        )
+    if (empty or not classes) and any(map(is_text, inside)):
+        return DataError(
+            f"{empty or path} holds texts, and no PNG or JPEG files: texts with labels are read "
+            "from a table, such as a .csv or .jsonl file with the columns text and label"
+        )
+    holds = f"one folder alone, {classes[0].name}" if classes else "no folders"
+    return DataError(
+        f"{empty or path} holds {'no PNG or JPEG files' if empty else holds}; a folder of "
+        "images has one folder for each of at least two classes, with PNG or JPEG files in it"
+    )
+
+
 def _digest_of(files: list[Path] | tuple[Path, ...], root: Path) -> str:
     total = hashlib.sha256()
-    for file in files:
+    for file in filter(Path.is_file, files):  # a pipe would be waited for
         with suppress(OSError):  # what cannot be read is told when it is decoded
             line = f"{file.relative_to(root).as_posix()} {file_sha256(file)}\n"
             total.update(os.fsencode(line))
@@ -473,39 +515,73 @@ def _hashed(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=HASH_BYTES).digest())
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, name: str) -> bytes:
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(f"{name} is a pipe or a device, and no file")
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def read_picture(path: Path, channels: int, size: int) -> Pixels:
     """One picture as data are prepared: its middle square, scaled, ``(size, size, C)``.
 
     Raises:
-        DataError: for what is no PNG or JPEG image.
+        DataError: for what is no PNG or JPEG image, or too large.
     """
     return _decoded(path, str(path), channels, size)
 
 
 def _opened(picture: bytes | Path, name: str) -> Image.Image:
-    """A decoded picture, grey or of three colours; what is transparent shows what lies below."""
+    """A decoded picture, upright, grey or RGB; what is transparent shows what lies below."""
     from PIL import Image, UnidentifiedImageError
 
-    data = picture if isinstance(picture, bytes) else _bytes(picture)
+    data = picture if isinstance(picture, bytes) else _bytes(picture, name)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-                if image.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
-                    wide = np.asarray(image).astype(np.int64).clip(0, 2**16 - 1)
-                    return Image.fromarray((wide >> 8).astype(np.uint8))
-                plain = image.convert("RGBA") if image.mode == "P" else image
-                return plain.convert("L" if image.mode in GREY_MODES else "RGB")
-    except (OSError, SyntaxError, ValueError, Warning, Image.DecompressionBombError) as error:
+                return _upright(_plain(image), image)
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        pixels = int(re.findall(r"\d+", str(error))[0])
+        raise DataError(
+            f"{name} is too large: it has {pixels:,} pixels, and {Image.MAX_IMAGE_PIXELS:,} are "
+            "the most; scale it down"
+        ) from error
+    except (OSError, SyntaxError, ValueError, Warning) as error:
         why = "" if isinstance(error, UnidentifiedImageError) else f", or is damaged: {error}"
         raise DataError(f"{name} is no PNG or JPEG image{why}") from error
+
+
+def _plain(image: Image.Image) -> Image.Image:
+    from PIL import Image
+
+    if image.mode.startswith("I"):  # 16 bits of grey, of which the upper 8 are kept
+        wide = np.asarray(image).astype(np.int64).clip(0, 2**16 - 1)
+        return Image.fromarray((wide >> 8).astype(np.uint8))
+    plain = image.convert("RGBA") if image.mode == "P" else image
+    return plain.convert("L" if image.mode in GREY_MODES else "RGB")
+
+
+def _upright(plain: Image.Image, image: Image.Image) -> Image.Image:
+    """A picture, turned as the camera says that made the file."""
+    from PIL import Image
+
+    turns = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_270,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_90,
+    }
+    try:
+        turn = turns.get(image.getexif().get(ORIENTATION, 1))
+    except (SyntaxError, ValueError, TypeError, struct.error):  # what is no EXIF says nothing
+        return plain
+    return plain if turn is None else plain.transpose(turn)
 
 
 def _decoded(picture: bytes | Path, name: str, channels: int, size: int | None) -> Pixels:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from search_spaces.errors import DataError
+from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
 from supernet.data.manifest import file_sha256
 from supernet.data.prepare.csv_records import Row, csv_columns, csv_rows
@@ -42,6 +42,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 }
 EXAMPLES = {"label": "0", "image": '"a.png"'}
 ROWS_PER_BATCH = 256
+LINES_LOOKED_AT = 100  # of JSON, for their columns
 LONGEST_NAME = 40  # of a column that nobody has said to read
 NO_NAMES = "; or if that is an example already, write a line above it that names the columns"
 
@@ -87,10 +88,15 @@ class Columns:
     pair: dict[str, str] = field(default_factory=dict)
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
-        """The columns of a form that some names have; None when they have none."""
+        """The columns of a form that some names have; None when they have none.
+
+        Raises:
+            UsageError: when one column would be two of the roles.
+        """
         for form in sorted(self.forms, key=self._rank):
             found = [self._column(role, names) for role in form]
             if all(found):
+                _check_different(form, found)
                 return tuple(str(name) for name in found)
         if self.forms == (("source", "target"),) and not self.given:
             # Two columns of one value, as in {"translation": {"de": …, "en": …}}, or just two.
@@ -131,6 +137,18 @@ class Columns:
         """Which columns were taken for a pair though no name says so; empty where none were."""
         return ", ".join(f"{name} as {role}" for role, name in self.pair.items())
 
+    def lacks(self, names: Sequence[str]) -> str:
+        """What to say of a record in which no form was found."""
+        told = {**self.given, **self.pair}
+        absent = [
+            told.get(role, role)
+            for role in self.forms[0]
+            if (told[role] not in names if role in told else self._column(role, names) is None)
+        ]
+        if not names or not absent:
+            return f"a line is a JSON object such as {self.wanted()}"
+        return f"has no {' and no '.join(absent)}, only {_listed(names)}"
+
     def problem(self, names: Sequence[str]) -> str:
         """What to say when no form was found."""
         missing = [name for name in self.given.values() if name not in names]
@@ -149,6 +167,21 @@ class Columns:
             f"has the columns {_listed(names)}: which holds the {' and the '.join(absent)}? "
             f"Say so with {say}{'' if are_names(names) else NO_NAMES}"
         )
+
+
+def _check_different(form: Sequence[str], found: Sequence[str | None]) -> None:
+    for (role, name), (other, same) in itertools.combinations(zip(form, found, strict=True), 2):
+        if name == same:
+            say = " and ".join(mark(f"columns.{one}") for one in (role, other))
+            raise UsageError(
+                f"the column {name!r} would be the {role} and the {other}: name one for each with "
+                f"{say}"
+            )
+
+
+def by_side() -> str:
+    """How the two sides of pairs are given as files."""
+    return f"{mark('source')} FILE {mark('target')} FILE"
 
 
 def are_names(names: Sequence[str]) -> bool:
@@ -229,14 +262,17 @@ def _read(paths: Sequence[Path], columns: Columns) -> Iterator[Record]:
     if len(paths) == 2:
         yield from _partners(*paths)
     elif is_json(paths[0]):
+        _check_keys(paths[0], columns)
         yield from _found_by_line(paths[0], _json_rows(paths[0]), columns)
     elif is_table(paths[0]):
         yield from _found_by_header(paths[0], columns)
     else:
         if not columns.by_line and all(len(form) > 1 for form in columns.forms):
+            pairs = ("source", "target") in columns.forms
+            files = f", or each side as a file, {by_side()}" if pairs else ""
             raise DataError(
                 f"{paths[0]} has no columns, and what is wanted has several: {columns.wanted()}; "
-                "give a table (.csv, .tsv, .jsonl, .parquet, .arrow)"
+                f"give a table (.csv, .tsv, .jsonl, .parquet, .arrow){files}"
             )
         for number, (line, problem) in enumerate(numbered_lines(paths[0]), start=1):
             yield Record(number, (line,), "", problem)
@@ -310,9 +346,21 @@ def _found_by_line(path: Path, rows: Iterable[Row], columns: Columns) -> Iterato
             known[keys] = columns.find(keys)
         found = known[keys]
         if found is None:
-            yield Record(line, (), "", f"a line is a JSON object such as {columns.wanted()}")
+            yield Record(line, (), "", columns.lacks(keys))
             continue
         yield _record(path, line, row, found, columns, ())
+
+
+def _check_keys(path: Path, columns: Columns) -> None:
+    """See that one of the first lines of a JSON file holds what is wanted.
+
+    Raises:
+        DataError: when none does, for then it is the columns that are called otherwise.
+    """
+    rows = itertools.islice(_json_rows(path), LINES_LOOKED_AT)
+    keys = [_flat_names(row) for _, row in rows if not isinstance(row, str)]
+    if keys and not any(columns.find(names) for names in keys):
+        raise DataError(f"{path} {columns.problem(keys[0])}")
 
 
 def _found_by_header(path: Path, columns: Columns) -> Iterator[Record]:

@@ -1,7 +1,7 @@
 """The files of each split, read once: what they hold, what is wrong, and what is held out.
 
-A folder stands for the files in it, each for the split that its name begins with or that its
-folder is called by; what has no such name is for training.
+A folder stands for the files in it, each for the split that is a word of its name or of its
+folder's; files without such a name are for training where no other file is called so.
 """
 
 from __future__ import annotations
@@ -43,16 +43,27 @@ from supernet.data.prepare.records import (
 from supernet.data.text_files import Report, WrongEncoding
 
 TEXT_ENDINGS = (".txt", ".gz", *JSON_ENDINGS, *TABLE_ENDINGS)
-# Beginnings of the names of files and folders → the split they are for.
+# Words of the names of files and folders, also with "set" or "data" behind → their split.
 SPLIT_NAMES = {
     "train": "train",
     "training": "train",
+    "trn": "train",
     "valid": "valid",
     "validation": "valid",
+    "validate": "valid",
     "val": "valid",
     "dev": "valid",
+    "devel": "valid",
+    "development": "valid",
+    "eval": "valid",
+    "evaluation": "valid",
     "test": "test",
+    "testing": "test",
+    "tst": "test",
 }
+# Words are between what are no letters, and between a small letter and a capital.
+_WORDS = re.compile(r"[^\W\d_]+")
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 RECORDS_PER_REPORT = 4096
 # Of a vocabulary whose size is not given.
 CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
@@ -60,9 +71,48 @@ CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
 Given = Mapping[str, Sequence[tuple[Path, ...]]]  # split → its files; of pairs two that go together
 
 
+def splits_called(name: str) -> set[str]:
+    """The splits that a file or folder is called by; more than one where it cannot be known."""
+    words = _WORDS.findall(_CAPITAL.sub(" ", name).lower())
+    plain = (word.removesuffix("set").removesuffix("data") for word in words)
+    return {SPLIT_NAMES[word] for word in plain if word in SPLIT_NAMES}
+
+
 def split_called(name: str) -> str | None:
-    """The split that a file or folder is for, by its name."""
-    return SPLIT_NAMES.get(re.split(r"[^a-z]", name.lower(), maxsplit=1)[0])
+    """The split that a file or folder is for, by its name; None where it tells none, or several."""
+    found = splits_called(name)
+    return found.pop() if len(found) == 1 else None
+
+
+def splits_of(paths: Sequence[Path], root: Path) -> list[str | None]:
+    """The split that each of some files or folders is for, by its name and those above it.
+
+    Args:
+        paths: in a folder.
+        root: that folder, whose own name tells nothing.
+
+    Raises:
+        DataError: for one that is called by two splits, or by none beside others that are called
+            by that of training: without these it would be for training itself.
+    """
+    names = [str(path.relative_to(root)) for path in paths]
+    found = [splits_called(name) for name in names]
+    give = f"{mark('source')}, {mark('valid')} and {mark('test')}"
+    for path, splits in zip(paths, found, strict=True):
+        if len(splits) > 1:
+            several = " and ".join(split for split in SPLITS if split in splits)
+            raise DataError(
+                f"{path} is called by several splits, {several}: rename it so that one is left, or "
+                f"give the data of each split with {give}"
+            )
+    known = next((n for n, splits in zip(names, found, strict=True) if "train" in splits), None)
+    other = next((path for path, splits in zip(paths, found, strict=True) if not splits), None)
+    if known is not None and other is not None:
+        raise DataError(
+            f"{other} is called by no split, unlike {known} beside it: put train, valid or test "
+            f"into its name, move it elsewhere, or give the data of each split with {give}"
+        )
+    return [next(iter(splits), None) for splits in found]
 
 
 def is_text(file: Path) -> bool:
@@ -78,11 +128,13 @@ def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, l
     not count; hidden files never do.
 
     Raises:
-        DataError: for a folder without any, or with several splits that was not given for training.
+        DataError: for a folder without any, with files whose split cannot be known, or with several
+            splits that was not given for training.
     """
     found: dict[str, list[Path]] = {}
     for split, paths in given.items():
         for path in paths:
+            refuse_pipe(path)
             inside = {"train": [path]}
             if path.is_dir() and not is_table(path):
                 inside = _inside(path, doctor)
@@ -96,6 +148,19 @@ def files_of(given: Mapping[str, Sequence[Path]], doctor: Doctor) -> dict[str, l
         named, others = ", ".join(map(str, given["train"])), " and ".join(found)
         raise DataError(f"{named} has no texts to learn from beside those called {others}")
     return {split: found[split] for split in SPLITS if found.get(split)}
+
+
+def refuse_pipe(path: Path) -> None:
+    """See that what is to be read is a file or a folder, which can be read twice.
+
+    Raises:
+        DataError: for a pipe or a device.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise DataError(
+            f"{path} is a pipe or a device, which can be read only once: write what comes out of "
+            "it into a file and give that"
+        )
 
 
 def check_one_split(path: Path, split: str, inside: Collection[str]) -> None:
@@ -136,9 +201,7 @@ def _inside(folder: Path, doctor: Doctor) -> dict[str, list[Path]]:
         )
     doctor.ignored += [f"{file}: no text by its name" for file in files if file not in texts]
     found: dict[str, list[Path]] = {}
-    for file in texts:
-        above = [part for part in file.relative_to(folder).parts if split_called(part)]
-        split = split_called(above[0]) if above else None
+    for file, split in zip(texts, splits_of(texts, folder), strict=True):
         found.setdefault(split or "train", []).append(file)
     return found
 
@@ -360,6 +423,7 @@ class _Reading:
                 raise DataError(f"there is no file {path}")
             if path.is_dir() and not is_table(path):
                 raise DataError(f"{path} is a folder; name a text file, plain or .gz")
+            refuse_pipe(path)
         if is_table(paths[0]):
             unused = unused_columns(paths[0], self._columns)
             if unused:

@@ -16,6 +16,7 @@ one, or else a line with its line feed.
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -45,13 +46,14 @@ from supernet.data.prepare.plan import (
     refuse_pair_options,
     refuse_vocabulary,
 )
-from supernet.data.prepare.records import has_columns
+from supernet.data.prepare.records import SPLITS_FILE, by_side, has_columns
 from supernet.data.prepare.splits import (
     SourcesPlan,
     columns_of,
     files_of,
     read_sources,
     refuse_columns,
+    split_called,
 )
 from supernet.data.text_files import (
     LONGEST_PAIR,
@@ -376,7 +378,10 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         for split, named in (("valid", request.valid), ("test", request.test)):
             if named:
                 given[split] = [_pair(split, named, request)]
+        _check_sides(itertools.chain(*given.values()))
     else:
+        for path in request.source:
+            _refuse_sides(path)
         named_files = {"train": request.source, "valid": request.valid, "test": request.test}
         given = {s: [(p,) for p in paths] for s, paths in files_of(named_files, doctor).items()}
     columns = columns_of(request, SIDES)
@@ -390,6 +395,49 @@ def plan_translation(request: PrepareRequest, doctor: Doctor, report: Report) ->
         codes = hold_out(groups, no_classes, sources.missing)
         sources = replace(sources, codes=codes)
     return TextPlan(request, sources, doctor.skipped, None)
+
+
+def _refuse_sides(folder: Path) -> None:
+    """See that a folder that is given for pairs has tables, not a file for each language.
+
+    Raises:
+        DataError: saying how such files are given.
+    """
+    if not folder.is_dir() or has_columns(folder) or (folder / SPLITS_FILE).is_file():
+        return
+    if any(map(has_columns, folder.rglob("*"))):
+        return
+    sides: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("[!.]*")):
+        name = Path(path.name.removesuffix(".gz").removesuffix(".txt"))
+        if path.is_file() and name.suffix:
+            sides.setdefault(name.stem, []).append(path)
+    pairs = {split_called(stem) or "": both for stem, both in sides.items() if len(both) == 2}
+    pairs.setdefault("train", pairs.pop("", []))
+    options = {"train": SIDES, "valid": ("valid", "valid"), "test": ("test", "test")}
+    given = " ".join(
+        f"{mark(option)} {shlex.quote(str(path))}"
+        for split, names in options.items()
+        for option, path in zip(names, pairs.get(split, ()), strict=False)
+    )
+    raise DataError(
+        f"{folder} has no table with the columns source and target: give such a table, or the two "
+        f"sides of a translation as files, {given or by_side()}"
+    )
+
+
+def _check_sides(pairs: Iterable[tuple[Path, ...]]) -> None:
+    """See that no file is its own translation.
+
+    Raises:
+        UsageError: naming the first that is.
+    """
+    for source, target in pairs:
+        if source.exists() and target.exists() and source.samefile(target):
+            raise UsageError(
+                f"{source} is given as source and as target: give the sentences as one and their "
+                "translations as the other"
+            )
 
 
 def plan_language_modelling(request: PrepareRequest, doctor: Doctor, report: Report) -> TextPlan:

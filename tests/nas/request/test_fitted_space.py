@@ -182,6 +182,21 @@ def test_an_update_holds_the_longest_pair(longest: int, most: int) -> None:
     assert budget.supernet.max_tokens == budget.retrain.max_tokens == most
 
 
+@pytest.mark.parametrize(
+    ("longest", "cut_at", "positions"),
+    [(8, 512, 64), (8, 30, 30), (8, None, 64), (64, 512, 64), (300, 512, 300), (512, 512, 512)],
+)
+def test_a_space_has_room_for_longer_texts_than_its_data(
+    longest: int, cut_at: int | None, positions: int
+) -> None:
+    split = manifest("texts").splits["train"].model_copy(update={"longest": {"source": longest}})
+    splits = dict.fromkeys(("train", "valid", "test"), split)
+    made = manifest("texts", splits=splits, settings={"max_length": cut_at})
+    fitted = fit_space(made, "x", 1.0, always(QUICK))
+    assert fitted.space.model.max_length == positions
+    assert ("window:32" in fitted.text) == (longest > 256)
+
+
 def test_grey_pictures_are_not_flipped() -> None:
     assert "flip" in augmentation(manifest("images"))
     assert "flip" not in augmentation(manifest("images", image_shape=(28, 28, 1)))

@@ -355,16 +355,22 @@ def test_encoders_in_other_formats(embedder: RunFolder, form: str, tmp_path: Pat
     assert verify_export(made.path).difference < 1e-4
     card = (made.path / "README.md").read_text()
     assert "embeddings" in card and "fine-tuned" in card
+    for given, told in (
+        (made.path, f"{made.path}/README.md has the lines that make a vector"),
+        (embedder.path, "the README.md of what nas export makes has the lines"),
+    ):
+        done = CliRunner().invoke(app, ["predict", str(given)], input="a text\n")
+        assert done.exit_code == 2 and told in " ".join(done.stderr.split())
     if form != "safetensors":
         return
-    done = subprocess.run(
+    checked = subprocess.run(
         [sys.executable, "modeling.py", "--check"],
         cwd=made.path,
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0 and "within" in done.stdout, done.stderr
+    assert checked.returncode == 0 and "within" in checked.stdout, checked.stderr
 
 
 def test_cards_write_texts_as_the_checkpoint_reads_them(bert: Path, tmp_path: Path) -> None:
@@ -383,6 +389,8 @@ def test_cards_write_texts_as_the_checkpoint_reads_them(bert: Path, tmp_path: Pa
         card = (made / "README.md").read_text()
         for line in ('["Find \\"{it}\\": a text".lower()]', *lines)[form == "torch" :]:
             assert line in card
+        assert "texts are cut to 9 tokens, marks included, and not filled up" in card
+        assert "neither cut" not in card
         if form == "torch":
             assert '.encode("Find \\"{it}\\": a text".lower())' in card
     assert json.loads((made / "tokenizer_config.json").read_text())["model_max_length"] == 9

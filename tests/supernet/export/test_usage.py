@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from supernet.data.prepare.image_files import read_picture
 from supernet.export.usage import PICTURE
@@ -18,16 +18,33 @@ GREY = np.linspace(0, 2**16 - 1, 64).astype(np.uint16).reshape(8, 8)
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3)])
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("pixels", [GREY, pictures(1)[0][0]])
 def test_pictures_are_read_as_the_data_were(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pixels: Any, mode: str, channels: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    pixels: Any,
+    mode: str,
+    channels: int,
+    turned: bool,
 ) -> None:
     file = tmp_path / "picture.png"
     file.write_bytes(png(pixels))
+    if turned:
+        exif = Image.Exif()
+        exif[0x0112] = 6
+        with Image.open(file) as upright:
+            upright.save(file, exif=exif)
     reading = {"side": 8, "black": [0.0] * channels, "white": [255.0] * channels}
     (tmp_path / "reading.json").write_text(json.dumps(reading))
     monkeypatch.chdir(tmp_path)
-    known: dict[str, Any] = {"Image": Image, "Path": Path, "json": json, "np": np}
+    known: dict[str, Any] = {
+        "Image": Image,
+        "ImageOps": ImageOps,
+        "Path": Path,
+        "json": json,
+        "np": np,
+    }
     exec(PICTURE.format(mode=mode, enlarged=""), known)
     expected = read_picture(file, channels, 8)
     assert len(np.unique(expected)) > 32

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
 import pytest
 import torch
 from typer.testing import CliRunner, Result
@@ -113,6 +115,41 @@ def test_pictures_are_no_sharper_than_those_of_the_data(
     assert values == pytest.approx(logits.softmax(-1)[0].tolist(), abs=1e-5)
 
 
+def test_pictures_come_in_tables_too(runs: dict[str, RunFolder], tmp_path: Path) -> None:
+    run, table = runs["pets"], tmp_path / "a.parquet"
+    files = []
+    for number, pixels in enumerate(pictures(3, side=20)[0]):
+        files.append(tmp_path / f"{number}.png")
+        files[-1].write_bytes(png(pixels))
+    cells = [{"bytes": file.read_bytes(), "path": None} for file in files]
+    parquet.write_table(pa.table({"image": cells, "label": [0, 1, 2]}), table)
+    found = answers(run.path, table)
+    assert [one["input"] for one in found] == [f"{table}, row {n}" for n in (1, 2, 3)]
+    assert [one["chances"] for one in found] == [o["chances"] for o in answers(run.path, *files)]
+    parquet.write_table(pa.table({"image": [cells[0]["bytes"], b"no picture"]}), table)
+    done = nas(run.path, table)
+    assert done.exit_code == 2 and not done.stdout
+    assert f"{table}, row 2 is no PNG or JPEG image" in " ".join(done.stderr.split())
+
+
+def test_the_source_is_guessed_as_in_preparation(
+    runs: dict[str, RunFolder], tmp_path: Path
+) -> None:
+    run, sentence = runs["translation"].path, "the fox sees a bird ."
+    (tmp_path / "a.csv").write_text(f"en,de\n{sentence},der fuchs\n")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"translation": {"en": sentence, "de": ""}}))
+    expected = answers(run, given=f"{sentence}\n")
+    for name, told in (
+        ("a.csv", "read en as source, de as target; --column source=NAME names another"),
+        ("a.jsonl", "read translation.en as source, translation.de as target"),
+    ):
+        assert answers(run, tmp_path / name) == expected
+        assert told in " ".join(nas(run, tmp_path / name).stderr.split())
+    (other,) = answers(run, tmp_path / "a.csv", "--column", "source=de")
+    assert other["input"] == "der fuchs"
+    assert "read" not in nas(run, tmp_path / "a.csv", "--column", "source=en").stderr
+
+
 def test_texts_come_from_lines_files_and_json(runs: dict[str, RunFolder], tmp_path: Path) -> None:
     run = runs["mails"]
     plain, lines = tmp_path / "a.txt", tmp_path / "a.jsonl"
@@ -183,11 +220,25 @@ def test_a_long_text_is_cut_where_the_data_were_not_where_positions_end(tmp_path
     data = prepare_texts(tmp_path, max_length=6)
     run = trained(tmp_path / "run", TEXT_SPACE, dataset="mails", data=str(data))
     export_to(run, "torch", tmp_path / "export", arch=choose_trained(run, None))
-    assert ".encode()[:6]" in (tmp_path / "export/README.md").read_text()
+    card = (tmp_path / "export/README.md").read_text()
+    assert ".encode()[:6]" in card and "byte by byte, the first 6 of them" in card
     for network in (run.path, tmp_path / "export"):
         given = "".join(f"{'y' * length}\n" for length in (5, 6, 7, 500))
         shorter, *longer = (one["chances"] for one in answers(network, given=given))
         assert longer[0] == longer[1] == longer[2] != shorter
+        assert [one.get("cut_at") for one in answers(network, given=given)] == [None, None, 6, 6]
+        assert not nas(network, "--json", given=given).stderr
+        told = "note: 2 texts were cut at 6 tokens: the network read nothing behind them"
+        assert told in " ".join(nas(network, given=given).stderr.split())
+        assert "note" not in nas(network, given="yes\n").stderr
+
+
+def test_a_long_beginning_is_cut_at_its_front(runs: dict[str, RunFolder]) -> None:
+    run, lines = runs["language_modelling"].path, "the fox\n" + "the bird " * 200 + "\n"
+    asked = ["--tokens", "4"]
+    assert [one.get("cut_at") for one in answers(run, *asked, given=lines)] == [None, 60]
+    told = " ".join(nas(run, *asked, given=lines).stderr.split())
+    assert "note: 1 text was cut: the network read the last 60 tokens" in told
 
 
 def test_graphs_without_onnxruntime_are_told(
@@ -240,7 +291,12 @@ def test_translations_and_continuations(runs: dict[str, RunFolder]) -> None:
         ("mails", [], "yes\n\n", "standard input:2: a text is empty"),
         ("mails", ["{tmp}/blank.csv"], "", "blank.csv:3: a text is empty"),
         ("mails", ["{tmp}/none.txt"], "", "cannot be read"),
-        ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl:1: a line is a JSON object such as"),
+        ("mails", ["{tmp}/bad.jsonl"], "", "bad.jsonl has the columns 'label': which holds the"),
+        ("mails", ["{tmp}/latin1.csv"], "", "LATIN1 -t UTF-8 {tmp}/latin1.csv > {tmp}/latin1.utf8"),
+        ("mails", ["{tmp}/text.png"], "", "text.png is a picture by its name, and this network"),
+        ("mails", [], "yes\nn\0o\n", "standard input:2: holds the character NUL"),
+        ("mails", ["--jsonl"], '{"txt": "a"}\n', "standard input:1: has no text, only 'txt'"),
+        ("mails", ["{tmp}/txt.csv"], "", "has the columns 'txt': which holds the text?"),
         ("mails", ["{tmp}/bad.jsonl", "--jsonl"], "", "--jsonl is for standard input"),
         ("mails", ["--column", "text=a"], "yes\n", "say with --jsonl that they are JSON lines"),
         ("mails", ["{tmp}/a.txt", "--column", "text=a"], "", "a.txt has not by its ending"),
@@ -266,6 +322,9 @@ def test_what_cannot_be_answered_is_refused(
         "".join(f"{json.dumps({'source': 'birds ' * n})}\n\n" for n in (1, 99))
     )
     (tmp_path / "blank.csv").write_text('text,label\nyes,1\n"",0\n')
+    (tmp_path / "latin1.csv").write_bytes(b"text\ncaf\xe9\n")
+    (tmp_path / "txt.csv").write_text("txt\nyes\n")
     done = nas(runs[name].path, *(w.replace("{tmp}", str(tmp_path)) for w in words), given=given)
+    message = message.replace("{tmp}", str(tmp_path))
     assert done.exit_code in (1, 2) and message in " ".join(done.stderr.split())
     assert not done.stdout

@@ -288,6 +288,13 @@ def test_a_problem_counts_only_what_keeps_limits():
     assert 0 < PROBLEM.hypervolume(ALL[:5], quality(ALL[:5])) < 1
 
 
+def test_an_objective_whose_reference_is_nought_stays_as_it_is():
+    zero = replace(PROBLEM, reference=PROBLEM.reference * [0.0, 1.0])
+    volume = PROBLEM.hypervolume(ALL[:5], quality(ALL[:5]))
+    assert zero.hypervolume(ALL[:5], quality(ALL[:5]) - 2.0) == pytest.approx(2 * volume)
+    assert zero.hypervolume(ALL[:5], quality(ALL[:5])) == 0.0
+
+
 @pytest.mark.parametrize("numbers", [{"budget": 0}, {"batch": 0}, {"explore": 9}, {"explore": -1}])
 def test_settings_out_of_range_are_refused(numbers):
     with pytest.raises(UsageError, match="rank-evolve needs"):

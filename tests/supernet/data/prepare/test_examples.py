@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from search_spaces.errors import DataError, UsageError
-from supernet.data.prepare.image_files import read_batches
+from supernet.data.prepare.image_files import read_batches, read_picture
 from supernet.data.prepared import EXAMPLES, ExampleSplit
 from supernet.data.sources import CIFAR10_NAMES
 from supernet.data.text_files import TokenRows
@@ -120,6 +120,7 @@ def test_npz_images(tmp_path: Path, with_test: bool) -> None:
         [("images_train", "labels_train"), ("images_valid", "labels_valid")],
         [("X", "y"), ("X_dev", "y_dev")],
         [("images", "labels"), ("dev_x", "dev_y")],
+        [("x_training", "y_training"), ("x_eval", "y_eval")],
     ],
 )
 def test_arrays_are_found_by_their_usual_names(
@@ -182,6 +183,7 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
         {"x_train": np.zeros((100, 3, 8, 8), np.uint8)},
         "channels last",
     ),
+    "one class": ({"y_train": np.zeros(100, np.int64)}, "a.npz has one label only, '0'; there"),
     "objects": ({"y_train": np.array([None] * 100)}, "unsafe to read"),
     "wide": (
         {"x_train": np.zeros((100, 8, 9, 3), np.uint8)},
@@ -255,7 +257,11 @@ def test_bad_folders_are_refused(tmp_path: Path, case: str) -> None:
         (tmp_path / "test/class1").rename(tmp_path / "test/klass1")
         changes["test"] = (tmp_path / "test",)
     source = tmp_path / "train/class0" if case == "no class" else tmp_path / "train"
-    words = {"damaged": r"001\.png: is no PNG", "few": "too few", "other classes": "of test are"}
+    words = {
+        "damaged": r"001\.png: is no PNG",
+        "few": "too few",
+        "other classes": "klass1 only in test and class1 only in train; they should be the same",
+    }
     with pytest.raises(DataError, match=words.get(case, "holds no")):
         prepared(tmp_path, source, **changes)
     assert not list(tmp_path.glob("*out*"))
@@ -268,6 +274,91 @@ def test_pictures_that_cannot_be_read_are_told_and_left_out(tmp_path: Path) -> N
         prepared(tmp_path, tmp_path / "train")
     splits = prepared(tmp_path, tmp_path / "train", skip_bad=True)
     assert sum(map(len, splits)) == 30
+
+
+def test_a_class_alone_is_none_when_the_others_are_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    for file in [*(tmp_path / "train/class0").iterdir(), *(tmp_path / "train/class2").iterdir()]:
+        file.write_bytes(b"no picture")
+    with pytest.raises(DataError, match="train has one label only, 'class1'; there should be two"):
+        prepared(tmp_path, tmp_path / "train", skip_bad=True)
+
+
+def test_pipes_are_no_pictures(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    os.mkfifo(tmp_path / "train/class1/x.png")
+    with pytest.raises(DataError, match=r"class1/x\.png: is a pipe or a device, and no file; mend"):
+        prepared(tmp_path, tmp_path / "train")
+    assert sum(map(len, prepared(tmp_path, tmp_path / "train", skip_bad=True))) == 30
+    pictured = sorted((tmp_path / "train").rglob("*.png"))
+    rows = [f"train/{file.parent.name}/{file.name},{file.parent.name}" for file in pictured]
+    (tmp_path / "a.csv").write_text("\n".join(["image,label", *rows]))
+    with pytest.raises(DataError, match=r"a\.csv:\d+: \S+x\.png: is a pipe or a device, and no"):
+        prepared(tmp_path / "table", tmp_path / "a.csv")
+
+
+def test_what_macos_leaves_is_passed_over(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train")
+    (tmp_path / "train/class1/._1.png").write_bytes(b"no picture")
+    (tmp_path / "train/__MACOSX/class1").mkdir(parents=True)
+    (tmp_path / "train/__MACOSX/class1/._1.png").write_bytes(b"no picture")
+    assert sum(map(len, prepared(tmp_path, tmp_path / "train"))) == 30
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("class0", "class1", "class2")
+
+
+def test_a_picture_that_is_too_large_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_folder(tmp_path / "train")
+    for most, side in ((150, 13), (150, 20)):  # too large, and far too large
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", most)
+        (tmp_path / "train/class1/001.png").write_bytes(png(np.zeros((side, side, 3), np.uint8)))
+        words = rf"001\.png: is too large: it has {side**2} pixels, and 150 are the most"
+        with pytest.raises(DataError, match=words):
+            prepared(tmp_path, tmp_path / "train")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.gif", r"class1 holds pictures of the form \.gif, and only PNG and JPEG files are read"),
+        ("a.TIFF", r"class1 holds pictures of the form \.tiff, and"),
+        ("a.txt", "class1 holds texts, .*a table, such as a .csv or .jsonl file with the columns"),
+        ("a.mp3", "class1 holds no PNG or JPEG files; a folder of images has"),
+    ],
+)
+def test_what_a_folder_holds_in_place_of_pictures_is_named(
+    tmp_path: Path, name: str, words: str
+) -> None:
+    write_folder(tmp_path / "train")
+    for file in (tmp_path / "train/class1").iterdir():
+        file.unlink()
+    (tmp_path / "train/class1" / name).write_text("content")
+    with pytest.raises(DataError, match=words):
+        prepared(tmp_path, tmp_path / "train")
+
+
+def test_texts_in_one_folder_are_no_classes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("content")
+    with pytest.raises(DataError, match="holds texts, and no PNG or JPEG files"):
+        prepared(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+@pytest.mark.parametrize("grey", [False, True])
+def test_pictures_are_turned_as_their_camera_says(tmp_path: Path, form: str, grey: bool) -> None:
+    pixels = np.zeros((16, 16, 3), np.uint8)
+    pixels[:8, :8] = 250
+    upright = Image.fromarray(pixels[..., 0] if grey else pixels)
+    for orientation in range(1, 9):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        upright.save(tmp_path / "a", form, exif=exif, quality=100)
+        with Image.open(tmp_path / "a") as image:
+            right = np.asarray(ImageOps.exif_transpose(image).convert("RGB"))
+        assert (read_picture(tmp_path / "a", 3, 16) == right).all()
+    upright.save(tmp_path / "a", "JPEG", exif=b"Exif\0\0nothing of the kind")
+    assert read_picture(tmp_path / "a", 3, 16)[2, 2, 0] > 200  # it says nothing
 
 
 def test_names_that_are_not_utf8_are_written_escaped(tmp_path: Path) -> None:
@@ -290,6 +381,31 @@ def test_two_folders_of_one_split_are_told(tmp_path: Path) -> None:
         write_folder(tmp_path / "pets" / name)
     with pytest.raises(DataError, match="train_a and train_b, which are both train"):
         prepared(tmp_path, tmp_path / "pets")
+
+
+@pytest.mark.parametrize("names", [("training", "testing"), ("pets_train", "pets_test")])
+def test_folders_of_splits_are_found_by_a_word_of_their_names(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    for name, count in zip(names, (30, 12), strict=True):
+        write_folder(tmp_path / "pets" / name, count)
+    splits = prepared(tmp_path, tmp_path / "pets")
+    assert [len(split) for split in splits] == [27, 3, 12]
+
+
+def test_a_folder_of_no_split_beside_others_is_told(tmp_path: Path) -> None:
+    for name in ("train", "extra"):
+        write_folder(tmp_path / "pets" / name)
+    with pytest.raises(DataError, match=r"pets.extra is called by no split, unlike train beside"):
+        prepared(tmp_path, tmp_path / "pets")
+
+
+def test_classes_may_be_called_as_splits_are(tmp_path: Path) -> None:
+    write_folder(tmp_path / "cars")
+    for number, name in enumerate(("train", "freight-train", "test")):
+        (tmp_path / f"cars/class{number}").rename(tmp_path / "cars" / name)
+    prepared(tmp_path, tmp_path / "cars")
+    assert EXAMPLES.open(tmp_path / "out").label_names == ("freight-train", "test", "train")
 
 
 @pytest.mark.parametrize("form", ["folder", "npz", "cifar", "texts"])
@@ -336,7 +452,7 @@ def test_a_split_may_lack_the_last_numbered_classes_and_no_others(tmp_path: Path
     test = prepared(tmp_path / "good", tmp_path / "train", test=(tmp_path / "test",))[2]
     assert set(test.labels.tolist()) == {0, 1}
     (tmp_path / "test/1").rename(tmp_path / "test/2")  # it has no pictures of 1
-    with pytest.raises(DataError, match="of test are 0, 2"):
+    with pytest.raises(DataError, match="of test are not those of train: 1 only in train"):
         prepared(tmp_path / "bad", tmp_path / "train", test=(tmp_path / "test",))
 
 
@@ -397,7 +513,7 @@ def test_long_texts_are_cut_and_counted(tmp_path: Path) -> None:
         ('{"text": "a", "label": null}', r"a\.jsonl:3: has no label"),
         ('{"text": "a", "label": 1.5}', r"a\.jsonl:3: label is 1.5; a label is a word"),
         ("[1]", r"a\.jsonl:3: a line is a JSON object, and this is \[1\]"),
-        ('{"text": "a"}', r"a\.jsonl:3: a line is"),
+        ('{"text": "a"}', r"a\.jsonl:3: has no label, only 'text'"),
         ("[" * 100_000, r"a\.jsonl:3: not JSON"),
     ],
 )

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 import subprocess
 from dataclasses import replace
@@ -22,7 +23,10 @@ import pytest
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import told
+from supernet.data.prepare.doctor import Doctor
+from supernet.data.prepare.plan import SPLITS
 from supernet.data.prepare.records import Columns, column_names, read_records
+from supernet.data.prepare.splits import files_of
 from supernet.data.prepared import EXAMPLES, PAIRS
 from tests.support.prepare_cases import pictures, png, run, write_jsonl
 
@@ -191,6 +195,66 @@ def test_a_folder_of_splits(tmp_path: Path) -> None:
     assert "README.md" in hub.ignored[0]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("reviews_train.csv", "reviews_valid.csv", "reviews_test.csv"),
+        ("imdb-train.csv", "imdb-dev.csv", "imdb-test.csv"),
+        ("trainset.csv", "validset.csv", "testset.csv"),
+        ("training.csv", "evaluation.csv", "testing.csv"),
+        ("train1.csv", "eval1.csv", "test1.csv"),
+        ("wiki.train.csv", "wiki.valid.csv", "wiki.test.csv"),
+        ("reviewsTrain.csv", "reviewsVal.csv", "reviewsTest.csv"),
+        ("my train_data/contest.csv", "dev/latest.csv", "testdata/pretrained.csv"),
+    ],
+)
+def test_a_split_is_a_word_of_a_name(tmp_path: Path, names: tuple[str, ...]) -> None:
+    folder = tmp_path / "test"  # whose own name tells nothing
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("text,label\n")
+    found = files_of({"train": [folder]}, Doctor())
+    assert found == {split: [folder / name] for split, name in zip(SPLITS, names, strict=True)}
+
+
+def test_words_in_which_a_split_is_called_are_none(tmp_path: Path) -> None:
+    names = ("contest", "latest", "dataset", "pretrained", "device", "protest_2", "interval")
+    for name in names:
+        (tmp_path / f"{name}.csv").write_text("text,label\n")
+    (tmp_path / "valid.csv").write_text("text,label\n")
+    found = files_of({"train": [tmp_path]}, Doctor())
+    assert [file.stem for file in found["train"]] == sorted(names)
+    assert {*found} == {"train", "valid"} and len(found["valid"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("train.csv", "extra.csv"), r"extra\.csv is called by no split, unlike train\.csv beside"),
+        (
+            ("b.csv", "test.csv", "train/a.csv"),
+            r"b\.csv is called by no split, unlike train.a\.csv beside it: put",
+        ),
+        (
+            ("train_test.csv",),
+            r"train_test\.csv is called by several splits, train and test: rename",
+        ),
+        (
+            ("train/a.csv", "train/dev.csv"),
+            r"train.dev\.csv is called by several splits, train and",
+        ),
+    ],
+)
+def test_files_whose_split_cannot_be_known_are_refused(
+    tmp_path: Path, names: tuple[str, ...], words: str
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text,label\na,0\n")
+    with pytest.raises(DataError, match=rf"{words}.* --source, --valid and --test$"):
+        files_of({"train": [tmp_path]}, Doctor())
+
+
 def test_pictures_in_columns(tmp_path: Path) -> None:
     pixels, labels = pictures(30)
     for number, image in enumerate(pixels):
@@ -200,7 +264,7 @@ def test_pictures_in_columns(tmp_path: Path) -> None:
     inside = [{"bytes": png(image), "path": None} for image in pixels]
     table = pa.table({"image": inside, "label": labels})
     parquet.write_table(with_classes(table, "label", ["a", "b", "c"]), tmp_path / "in.parquet")
-    with pytest.raises(DataError, match=r"named\.csv:32: .*none\.png cannot be read"):
+    with pytest.raises(DataError, match=rf"named\.csv:32: {tmp_path}/none\.png: cannot be read"):
         run(tmp_path, "classification", source=(tmp_path / "named.csv",))
     made = run(tmp_path, "classification", source=(tmp_path / "named.csv",), skip_bad=True)
     assert made.manifest.splits["train"].dropped == {"bad": 1} and len(made.bad) == 1
@@ -676,6 +740,67 @@ def test_endings_may_be_in_capitals(tmp_path: Path) -> None:
         assert [one.values for one in read_records([path], LABELLED)] == [("a", 0), ("b", 1)]
 
 
+def lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def test_a_line_that_lacks_a_column_says_which(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines({"text": "a", "label": 1}, {"txt": "b", "label": 0}, {}))
+    _, bad, empty = read_records((file,), LABELLED)
+    assert bad.problem == "has no text, only 'txt', 'label'"
+    assert empty.problem.startswith("a line is a JSON object such as {")
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(lines({"en": "a", "de": "b"}, {"en": "a", "fr": "b"}))
+    assert list(read_records((pairs,), TRANSLATED))[1].problem == "has no de, only 'en', 'fr'"
+
+
+def test_lines_whose_columns_are_called_otherwise_are_told_as_those_of_tables(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(lines(*[{"text": "a", "mood": 1}] * 3))
+    words = r"rows\.jsonl has the columns 'text', 'mood': which holds the label\? .* label=NAME$"
+    with pytest.raises(DataError, match=words):
+        list(read_records((file,), LABELLED))
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl.gz"])
+@pytest.mark.parametrize(
+    "given", [{"source": "a", "target": "a"}, {"source": "target"}, {"target": "source"}]
+)
+def test_a_column_is_not_both_sides_of_a_pair(
+    tmp_path: Path, given: dict[str, str], form: str
+) -> None:
+    sides = {name: [f"{name} {n}" for n in range(60)] for name in ("a", "source", "target")}
+    path = write_as(tmp_path, form, sides)
+    words = "would be the source and the target: name one for each with --column source=NAME and"
+    with pytest.raises(UsageError, match=words):
+        run(tmp_path, source=(path,), target=(), valid=(), test=(), columns=tuple(given.items()))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_carriage_returns_alone_end_no_lines(tmp_path: Path, packed: bool) -> None:
+    path = tmp_path / f"my rows.csv{'.gz' if packed else ''}"
+    text = b"text,label\r" + b"".join(b"t %d,%d\r" % (n, n % 2) for n in range(40))
+    path.write_bytes(gzip.compress(text) if packed else text)
+    words = "end with carriage returns alone, and not with line feeds; convert it with "
+    with pytest.raises(DataError, match=words) as caught:
+        run(tmp_path, "classification", source=(path,))
+    subprocess.run(str(caught.value).partition(words)[2], shell=True, check=True)
+    run(tmp_path, "classification", source=(tmp_path / "my rows.lines.csv",))
+
+
+@pytest.mark.parametrize("task", ["classification", "language_modelling", "translation"])
+def test_pipes_are_no_texts(tmp_path: Path, task: Any) -> None:
+    pipe = tmp_path / ("a.csv" if task == "classification" else "a.txt")
+    os.mkfifo(pipe)
+    (tmp_path / "b.txt").write_text("a line\n")
+    target = (tmp_path / "b.txt",) if task == "translation" else ()
+    with pytest.raises(DataError, match=r"a\.\w+ is a pipe or a device, which can be read only"):
+        run(tmp_path, task, source=(pipe,), target=target, valid=(), test=())
+
+
 def test_a_strangers_table_names_no_files(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"image": "/etc/passwd", "label": 1}\n', "utf-8")
@@ -687,5 +812,6 @@ def test_a_strangers_table_names_no_files(tmp_path: Path) -> None:
 def test_lines_where_columns_are_wanted_are_told(tmp_path: Path) -> None:
     file = tmp_path / "train.en.txt"
     file.write_text("one\ntwo\n", "utf-8")
-    with pytest.raises(DataError, match="has no columns, and what is wanted has several"):
+    with pytest.raises(DataError, match="has no columns, and what is wanted has several") as told:
         list(read_records((file,), TRANSLATED))
+    assert str(told.value).endswith(", or each side as a file, --source FILE --target FILE")

@@ -94,6 +94,15 @@ def test_only_training_is_filtered(folder: Path) -> None:
     assert rows.source_lines[33] == "the dog sees " * 90 and len(rows.source[31]) == 0
 
 
+def test_a_file_is_not_its_own_translation(folder: Path) -> None:
+    words = r"train\.en is given as source and as target: give the sentences as one and"
+    with pytest.raises(UsageError, match=words):
+        run(folder, target=(folder / "train.en",))
+    (folder / "link.de").symlink_to(folder / "train.en")
+    with pytest.raises(UsageError, match=words):
+        run(folder, test=(folder / "train.en", folder / "link.de"))
+
+
 def test_several_files_follow_each_other(folder: Path) -> None:
     both = run(
         folder,
@@ -229,6 +238,27 @@ def test_everything_filtered_away_is_an_error(folder: Path) -> None:
     with pytest.raises(DataError, match=r"nothing is left of the train split: 200 too_long"):
         run(folder, max_length=2)
     assert not list(folder.glob("*out*"))
+
+
+def test_a_folder_of_a_file_for_each_language_says_how_to_give_them(folder: Path) -> None:
+    sides = [folder / f"train.{ending}" for ending in ("de", "en")]
+    held = [folder / f"valid.{ending}.gz" for ending in ("de", "en")]
+    with pytest.raises(DataError) as caught:
+        run(folder, source=(folder,), target=(), valid=(), test=())
+    given = f"--source {sides[0]} --target {sides[1]} --valid {held[0]} --valid {held[1]} --test "
+    assert f"give such a table, or the two sides of a translation as files, {given}" in str(
+        caught.value
+    )
+    run(folder, source=(sides[0],), target=(sides[1],), valid=tuple(held))
+    plain = folder / "plain"
+    plain.mkdir()
+    for name in ("news.en.txt", "news.de.txt"):
+        (plain / name).write_text("a\n")
+    with pytest.raises(DataError, match=r"--source \S+news\.de\.txt --target \S+news\.en\.txt$"):
+        run(folder, source=(plain,), target=(), valid=(), test=())
+    (plain / "news.en.txt").unlink()
+    with pytest.raises(DataError, match="as files, --source FILE --target FILE$"):
+        run(folder, source=(plain,), target=(), valid=(), test=())
 
 
 def test_one_file_is_no_prefix_and_endings_are_needed(folder: Path) -> None:
