@@ -64,6 +64,8 @@ SPLIT_NAMES = {
 # Words are between what are no letters, and between a small letter and a capital.
 _WORDS = re.compile(r"[^\W\d_]+")
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# Words that count where they begin a name even if no name says train: others are of any text.
+BEGINNINGS = ("train", "training", "valid", "validation", "val", "dev", "test")
 RECORDS_PER_REPORT = 4096
 # Of a vocabulary whose size is not given.
 CHARACTERS_PER_TOKEN, FEWEST_TOKENS, MOST_TOKENS = 1000, 500, 32_000
@@ -85,7 +87,10 @@ def split_called(name: str) -> str | None:
 
 
 def splits_of(paths: Sequence[Path], root: Path) -> list[str | None]:
-    """The split that each of some files or folders is for, by its name and those above it.
+    """The split that each of some files or folders is for, by its name or the outermost above it.
+
+    Words anywhere in a name count where one of them is called by the training split, so that they
+    are no words of titles; else the `BEGINNINGS` of names do.
 
     Args:
         paths: in a folder.
@@ -95,8 +100,10 @@ def splits_of(paths: Sequence[Path], root: Path) -> list[str | None]:
         DataError: for one that is called by two splits, or by none beside others that are called
             by that of training: without these it would be for training itself.
     """
-    names = [str(path.relative_to(root)) for path in paths]
-    found = [splits_called(name) for name in names]
+    names = [path.relative_to(root) for path in paths]
+    found = [_outermost(name, splits_called) for name in names]
+    if not any("train" in splits for splits in found):
+        return [next(iter(_outermost(name, _begun)), None) for name in names]
     give = f"{mark('source')}, {mark('valid')} and {mark('test')}"
     for path, splits in zip(paths, found, strict=True):
         if len(splits) > 1:
@@ -113,6 +120,16 @@ def splits_of(paths: Sequence[Path], root: Path) -> list[str | None]:
             f"into its name, move it elsewhere, or give the data of each split with {give}"
         )
     return [next(iter(splits), None) for splits in found]
+
+
+def _outermost(name: Path, called: Callable[[str], set[str]]) -> set[str]:
+    """What the first part of a relative path that is called by a split is called by."""
+    return next((found for part in name.parts if (found := called(part))), set())
+
+
+def _begun(part: str) -> set[str]:
+    word = re.split(r"[^a-z]", part.lower(), maxsplit=1)[0]
+    return {SPLIT_NAMES[word]} if word in BEGINNINGS else set()
 
 
 def is_text(file: Path) -> bool:
