@@ -165,6 +165,9 @@ def test_an_api_does_without_what_its_image_lacks(tmp_path: Path) -> None:
             assert served.client.get("/checkpoints").json() == []
             asked = {"space_toml": DIGITS.space_toml}
             assert served.client.post("/spaces/check", json=asked).json()["name"] == "digits"
+            limits = {"params": 40_000, "latency_ms": 50}
+            served.submit(space="digits", preset="smoke", limits=limits)
+            served.submit(**asked, preset="smoke", workload="batch=2")
             for place in ("front", f"architectures/{network}", "report", "artifacts"):
                 assert served.client.get(f"/jobs/{job}/{place}").status_code == 200, place
             for place in (f"/jobs/{job}", f"/jobs/{job}/networks?id={network}", "/new", "/data"):
