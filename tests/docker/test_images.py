@@ -21,7 +21,7 @@ import pytest
 
 from service.client import Client
 from service.jobs.states import State
-from tests.docker.test_files import DOCKER, ROOT
+from tests.docker.test_files import DOCKER, ROOT, SERVICES
 from tests.docker.test_health import PASSWORD, command_of, environment_of, free_port
 from tests.support.service_cases import postgres_url
 
@@ -171,22 +171,28 @@ def test_a_job_is_served_by_one_image_and_done_by_another(
         given = {
             name: environment_of(name, POSTGRES_PASSWORD=PASSWORD)
             | {"NAS_DATABASE_URL": url, "NAS_PORT": str(port), "PGUSER": place.username or ""}
-            for name in ("api", "worker")
+            for name in ("api", "worker", "helper")
         }
+        helped = SERVICES["helper"]
         with (
             container(images["api"], home, given["api"]) as api,
             container(images["worker"], home, given["worker"]) as worker,
+            container(images["worker"], home, given["helper"]) as helper,
             at_work(api, command_of("api")) as served,
+            at_work(helper, helped["command"]),
         ):
             assert served.stdout is not None
             token = told_token(iter(served.stdout))
             check = [word.replace(":8321", f":{port}") for word in command_of("api", "HEALTHCHECK")]
             assert healthy(api, check)
+            assert healthy(helper, helped["healthcheck"]["test"][1:])
             assert worker.does(["id", "-u"]) == (0, f"{UID}\n")
             with at_work(worker, command_of("worker")):
                 assert healthy(worker, command_of("worker", "HEALTHCHECK"))
                 costs = ["quality", "params"]
                 with Client(f"http://127.0.0.1:{port}", token) as client:
+                    assert client.duration(space="digits", preset="smoke").seconds > 0
                     job = client.submit(space="digits", preset="smoke", objectives=costs)
                     assert client.watch(job).state == State.succeeded
                     assert len(client.front(job)) > 1
+            assert api.does(["python3", "-c", "import torch"])[0] != 0
