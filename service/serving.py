@@ -16,6 +16,7 @@ from search_spaces.errors import UsageError
 from service.api.connections import protocol
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
+from service.children import socket_place
 from service.jobs.migrate import upgrade
 from service.jobs.store import Store, open_store
 from service.logs import log_to_stderr
@@ -55,7 +56,10 @@ def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None
 
     Raises:
         UsageError: when an evaluator is not there, or the port cannot be had.
+        NasError: when a helper is to be asked and the home's path is too long for its socket.
     """
+    if settings.helper:
+        socket_place(settings.home)  # refused here, not by the first request
     settings.check_evaluators()  # like the port, before a token is made that nobody would see
     listening = listen(settings.host, settings.port)
     log_to_stderr()

@@ -38,7 +38,7 @@ from nas.request.picks import (
 )
 from nas.run.folder import RunFolder, resuming
 from nas.run.layout import FRONT_FILE, HALVING_FILE, WINNER_FILE
-from nas.search.pareto import hypervolume, knee_index, non_dominated
+from nas.search.pareto import hypervolume_share, knee_index, non_dominated
 from search_spaces.architecture import Architecture, find_id
 from search_spaces.errors import DamagedRunError, NasError, UsageError
 from search_spaces.genes import GeneNetwork
@@ -475,8 +475,7 @@ def build_front(
     ordered = sorted(unique, key=lambda entry: (entry.measured[objectives[0].name], entry.id))
     points, corner = points_of(ordered, objectives), minimised(reference, objectives)
     points[:, 0], corner[0] = points[:, 0] - origin, corner[0] - origin
-    units = np.where(corner == 0, 1.0, corner)  # what is 0 has no share
-    volume = round(hypervolume(points / units, corner / units), 9)
+    volume = round(hypervolume_share(points, corner), 9)
     names = [objective.name for objective in objectives] + list(limits)
     foreign = {name: device for name in names if any(name not in e.measured for e in ordered)}
     return Front(tuple(objectives), tuple(reference), tuple(ordered), volume, foreign, origin)

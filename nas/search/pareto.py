@@ -167,6 +167,12 @@ def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:
     return float(moocore.hypervolume(inside, corner)) if len(inside) else 0.0
 
 
+def hypervolume_share(points: Points, reference: Points) -> float:
+    """The same as a share of the box from 0 to the reference; what is 0 there is not divided by."""
+    units = np.where(reference == 0, 1.0, reference)
+    return hypervolume(points / units, reference / units) if len(points) else 0.0
+
+
 def knee_index(points: ArrayLike) -> int:
     """The point to choose when nobody says what matters most.
 

@@ -19,7 +19,14 @@ from search_spaces.errors import NasError
 from search_spaces.loading import dump_space, load_space
 from service.api.problems import ProblemError
 from service.api.space_reader import SpaceReader
-from service.children import LONGEST_PLACE, SOCKET_FILE, Child, NoHelperError, socket_place
+from service.children import (
+    LONGEST_PLACE,
+    SOCKET_FILE,
+    Child,
+    LostError,
+    NoHelperError,
+    socket_place,
+)
 from service.data_uploads import DataUploads
 from service.settings import Settings
 from tests.docker.test_health import stage
@@ -80,7 +87,7 @@ def test_it_answers_what_the_api_asks(helper: subprocess.Popen[str], home: Path)
 def test_a_process_ends_with_its_connection(helper: subprocess.Popen[str], home: Path) -> None:
     child = Child(Settings(home=home, helper=True), "service.data_preparing")
     child.send(b"")  # no order: it ends with an error, of which the code is told
-    with pytest.raises(Exception, match="ended with 1"):
+    with pytest.raises(LostError, match="ended with 1"):
         child.read(60.0)
     child.end()
     other = Child(Settings(home=home, helper=True), "service.api.space_reader")

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nas.search.evolution import Scores
-from nas.search.pareto import hypervolume
+from nas.search.pareto import hypervolume_share
 from search_spaces.encoding import encode_features
 from search_spaces.genotypes import Genotypes, GenotypeSpace
 
@@ -55,9 +55,7 @@ class Problem:
     def hypervolume(self, rows: Genotypes, qualities: Floats) -> float:
         """Share, 0 to 1, of the box up to the reference that the rows within limits dominate."""
         found = self.points(rows, qualities)
-        units = np.where(self.reference == 0, 1.0, self.reference)  # what is 0 has no share
-        kept = found.objectives[found.violations == 0] / units
-        return hypervolume(kept, self.reference / units) if len(kept) else 0.0
+        return hypervolume_share(found.objectives[found.violations == 0], self.reference)
 
 
 class Searcher(ABC):

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 PICTURE_ENDINGS = (".png", ".jpg", ".jpeg")
 OTHER_PICTURES = (".avif", ".bmp", ".gif", ".heic", ".tif", ".tiff", ".webp")
 MAC_FOLDER = "__MACOSX"  # what macOS puts into an archive beside its content
-ORIENTATION = 0x0112  # of EXIF: how the camera was held, 1 to 8
 IMAGES_PER_CHUNK = 1024
 PICTURES_PER_REPORT = 256
 # What arrays of images are called → those of their labels; a split may stand before or behind.
@@ -542,7 +541,7 @@ def _opened(picture: bytes | Path, name: str) -> Image.Image:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-                return _upright(_plain(image), image)
+                return _plain(_upright(image))
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         pixels = int(re.findall(r"\d+", str(error))[0])
         raise DataError(
@@ -564,24 +563,14 @@ def _plain(image: Image.Image) -> Image.Image:
     return plain.convert("L" if image.mode in GREY_MODES else "RGB")
 
 
-def _upright(plain: Image.Image, image: Image.Image) -> Image.Image:
+def _upright(image: Image.Image) -> Image.Image:
     """A picture, turned as the camera says that made the file."""
-    from PIL import Image
+    from PIL import ImageOps
 
-    turns = {
-        2: Image.Transpose.FLIP_LEFT_RIGHT,
-        3: Image.Transpose.ROTATE_180,
-        4: Image.Transpose.FLIP_TOP_BOTTOM,
-        5: Image.Transpose.TRANSPOSE,
-        6: Image.Transpose.ROTATE_270,
-        7: Image.Transpose.TRANSVERSE,
-        8: Image.Transpose.ROTATE_90,
-    }
     try:
-        turn = turns.get(image.getexif().get(ORIENTATION, 1))
+        return ImageOps.exif_transpose(image)
     except (SyntaxError, ValueError, TypeError, struct.error):  # what is no EXIF says nothing
-        return plain
-    return plain if turn is None else plain.transpose(turn)
+        return image
 
 
 def _decoded(picture: bytes | Path, name: str, channels: int, size: int | None) -> Pixels:
