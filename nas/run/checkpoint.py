@@ -12,13 +12,13 @@ from nas.request.spec import Start
 from nas.run.prepared_texts import prepared_texts_dir, texts_lock
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
-from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE
 from supernet.data.manifest import FILE_NAME, read_manifest
 from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
 from supernet.data.prepare.splits import is_text
 from supernet.data.text_files import Report
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
+from supernet.pretrained.padding import TOKENIZER_FILE
 from supernet.pretrained.space import space_around, space_problem
 
 
@@ -75,7 +75,8 @@ def check_tokenizer(data: Path, start: Start) -> None:
     if manifest.tokenizer is None:
         return
     read = {one.sha256 for one in manifest.inputs if one.role == "tokenizer"}
-    if input_file(read_folder(folder)).sha256 not in read:
+    whole_texts = manifest.task != "language_modelling"
+    if input_file(read_folder(folder, whole_texts)).sha256 not in read:
         raise DataError(
             f"{data} was prepared with another tokenizer than that of the checkpoint in {folder}: "
             f"prepare it anew with nas data prepare --tokenizer {shlex.quote(str(folder))}"

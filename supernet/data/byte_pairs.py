@@ -15,8 +15,9 @@ from collections.abc import Iterable
 
 from search_spaces.errors import UsageError
 from search_spaces.wording import mark
-from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE, CheckpointTokenizer
+from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.tokenizer import BYTE_VOCAB_SIZE, MARKS, PAD, too_large
+from supernet.pretrained.padding import TOKENIZER_FILE
 
 LEAST_SEEN = 2  # times of a pair that becomes a token
 

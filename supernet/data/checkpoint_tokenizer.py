@@ -15,22 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from search_spaces.errors import DataError
 from supernet.data.tokenizer import PAD
+from supernet.pretrained.padding import MARKS_FILE, TOKENIZER_FILE
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Pipeline
 
 KIND: Final = "tokenizer_json"
-TOKENIZER_FILE = "tokenizer.json"
-MARKS_FILE = "tokenizer_config.json"
-MARK_NAMES = (
-    "bos_token",
-    "eos_token",
-    "pad_token",
-    "unk_token",
-    "cls_token",
-    "sep_token",
-    "mask_token",
-)
 LINE_FEED = "\n"
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
-from supernet.data.checkpoint_tokenizer import TOKENIZER_FILE, CheckpointTokenizer
+from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, padded_rows, stream_batches
@@ -28,6 +28,7 @@ from supernet.export.blueprint import TASK_FORMS, Blueprint
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.extraction import Supernet
 from supernet.plan import decoder_of
+from supernet.pretrained.padding import TOKENIZER_FILE
 from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
 from supernet.tasks.embedding import EmbeddingTask

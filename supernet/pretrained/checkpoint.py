@@ -29,6 +29,7 @@ from supernet.pretrained.families.base import Family
 from supernet.pretrained.folder_files import says_how_to_write, tokenizer_files
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
+from supernet.pretrained.padding import exchanged, padding_of
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
 from supernet.pretrained.tensors import StoredTensor, check_types, read_tensors, stored_tensors
 
@@ -52,6 +53,7 @@ class Checkpoint:
         tensors: those of the folder, by their names there.
         tokenizer_files: with which inputs are made, relative to the folder.
         sentence: how embeddings are made of states, in folders of sentence-transformers.
+        padding: its number in the tokenizer of an encoder of texts, with which 0 changes places.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class Checkpoint:
     tensors: Mapping[str, StoredTensor] = field(repr=False)
     tokenizer_files: tuple[str, ...]
     sentence: SentenceModules | None
+    padding: int
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -108,7 +111,7 @@ class Checkpoint:
                 f"{self.folder} says tie_word_embeddings, but its {OUTPUT} differs from its "
                 "embeddings: set tie_word_embeddings to what the network was trained with"
             )
-        return found
+        return exchanged(found, self.padding)
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:
@@ -159,6 +162,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         tensors=tensors,
         tokenizer_files=tokenizer_files(folder, rows),
         sentence=sentence,
+        padding=padding_of(folder) if family.task == "embedding" else 0,
     )
 
 

@@ -39,6 +39,7 @@ from supernet.pretrained.families.base import (
     sizes_of,
 )
 from supernet.pretrained.json_files import read_object
+from supernet.pretrained.padding import exchanged
 from supernet.pretrained.sentences import LENGTH_FILE, TOKENIZER_SETTINGS
 from supernet.pretrained.tensors import WEIGHTS_FILE, read_tensors
 
@@ -132,7 +133,7 @@ def write_checkpoint(
     assert isinstance(sizes, Sizes)
     with building_folder(folder) as place:
         write_json(place / CONFIG_FILE, _config(found, settings, sizes, origin, labels))
-        tensors = their_tensors(found, network)
+        tensors = their_tensors(found, network, 0 if origin is None else origin.padding)
         if origin is not None:
             tensors |= _carried(found, origin, sizes)
             copy_files(origin, origin.tokenizer_files, place)
@@ -157,11 +158,16 @@ def shorten(place: Path, most: int) -> None:
             write_json(file, {**values, key: most})
 
 
-def their_tensors(family: Family, network: StandAlone) -> dict[str, Tensor]:
-    """The weights of a network by the names of the class that a family writes."""
-    parameters = {
-        name: t.detach().cpu().float() for name, t in network.network.state_dict().items()
-    }
+def their_tensors(family: Family, network: StandAlone, padding: int) -> dict[str, Tensor]:
+    """The weights of a network by the names of the class that a family writes.
+
+    Args:
+        family: which writes.
+        network: in our numbers of tokens.
+        padding: its number in the family's, see `supernet.pretrained.padding`.
+    """
+    state = network.network.state_dict()
+    parameters = exchanged({name: t.detach().cpu().float() for name, t in state.items()}, padding)
     pairs = family.pairs(network.network.settings, network.architecture)
     bare = family.classes[0].endswith("Model")
     return {

@@ -34,7 +34,6 @@ from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import SplitRecord
 from supernet.data.prepare.checkpoint_folder import (
     LONGEST_TOKENS,
-    check_padding,
     read_folder,
     tokenizer_record,
 )
@@ -265,8 +264,7 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
             f"{request.tokenizer} is a {checkpoint.family} for {checkpoint.task}, which makes no "
             "embeddings: give a checkpoint of the family bert"
         )
-    tokenizer = read_folder(request.tokenizer)
-    check_padding(tokenizer, request.tokenizer)
+    tokenizer = read_folder(request.tokenizer, whole_texts=True)
     _check_sizes(request, checkpoint, tokenizer)
     named = {"train": request.source, "valid": request.valid, "test": request.test}
     given = {s: [(p,) for p in paths] for s, paths in files_of(named, doctor).items()}

@@ -26,7 +26,6 @@ from supernet.data.manifest import (
 )
 from supernet.data.prepare.checkpoint_folder import (
     LONGEST_TOKENS,
-    check_padding,
     read_folder,
     tokenizer_record,
 )
@@ -478,8 +477,7 @@ def _given_tokenizer(request: PrepareRequest) -> CheckpointTokenizer | None:
     if not isinstance(request.tokenizer, Path):
         return None
     refuse_vocabulary(request, "this one is the checkpoint's")
-    tokenizer = read_folder(request.tokenizer)
-    check_padding(tokenizer, request.tokenizer)
+    tokenizer = read_folder(request.tokenizer, whole_texts=True)
     least = len(tokenizer.begin) + len(tokenizer.end) + 1
     if request.max_length is not None and request.max_length < least:
         raise UsageError(

@@ -33,8 +33,6 @@ class BertFamily(HeadsInEmbedding):
         """See `Family.read`."""
         config.must_be("position_embedding_type", "absolute")
         config.must_be("tie_word_embeddings", True, False)
-        if (padding := config.integer("pad_token_id", 0, lowest=0)) != 0:
-            raise config.wrong("pad_token_id", padding, "0, which is padding in encoders")
         width, heads = config.integer("hidden_size"), config.integer("num_attention_heads")
         if width % heads:
             raise config.wrong("num_attention_heads", heads, f"a divisor of hidden_size = {width}")
@@ -88,5 +86,4 @@ class BertFamily(HeadsInEmbedding):
             "intermediate_size": sizes.ffn_dim,
             "hidden_act": THEIR_ACTIVATIONS[settings.activation],
             "layer_norm_eps": settings.norm_eps,
-            "pad_token_id": 0,
         }

@@ -362,7 +362,6 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
         ("gpt2", {"n_head": 5}, "n_head is 5"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
         ("bert", {"is_decoder": True}, "is_decoder is true"),
-        ("bert", {"pad_token_id": 3}, "pad_token_id is 3"),
         ("bert", {"hidden_size": 10**30}, "hidden_size"),
         ("bert", {"layer_norm_eps": 0}, "layer_norm_eps is 0"),
         ("vit", {"image_size": [12, 16]}, "image_size is [12, 16]"),
