@@ -34,14 +34,15 @@ def lock_dir() -> Path:
 
 
 class LockFiles:
-    """The gate and the lock of one device, opened by one thread.
+    """The queue, the gate and the lock of one device, opened by one thread.
 
     Attributes:
-        gate, lock: file descriptors, for `try_lock` and `unlock`.
+        queue, gate, lock: file descriptors, for `try_lock` and `unlock`.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
-        self.gate, self.lock = (_opened(folder / f"{name}.{kind}") for kind in ("gate", "lock"))
+        kinds = ("queue", "gate", "lock")
+        self.queue, self.gate, self.lock = (_opened(folder / f"{name}.{one}") for one in kinds)
 
     def free(self) -> bool:
         """Whether nobody times, or wants to."""
@@ -60,6 +61,7 @@ class LockFiles:
 
     def close(self) -> None:
         """Let go of everything."""
+        os.close(self.queue)
         os.close(self.gate)
         os.close(self.lock)
 

@@ -1,9 +1,10 @@
 """Turns on a device: many processes may compute on it at once, and whoever times there is alone.
 
-Every device has two lock files in a folder of this machine and user. Who computes holds the lock
+Every device has three lock files in a folder of this machine and user. Who computes holds the lock
 with others; who times holds it alone. Since somebody always computes, who wants to time takes the
 gate first: processes that compute look at it between two batches (`give_way`), let go when it is
-taken, and go on when it is free. The kernel frees what a dead process held.
+taken, and go on when it is free. Who waits for the gate holds the queue meanwhile, so that nobody
+who has just let the gate go takes it again before. The kernel frees what a dead process held.
 
 Each thread opens the files for itself, so that threads exclude each other as processes do.
 `latency.turns` knows the names of devices.
@@ -24,8 +25,10 @@ from search_spaces.lock_files import LockFiles, lock_dir, try_lock, unlock
 
 # Between two looks at a lock that another process has.
 LOOK_EVERY_S = 0.05
-# Who computes waits so long for those who time, and these so long for each other.
+# Who computes waits so long for those who time, and these so long for each other; they say so,
+# once, when they have waited for a while.
 PATIENCE_S = 1800.0
+TELL_AFTER_S = 60.0
 # Who times waits so long for those who compute: one that is stopped does not disturb. Once that
 # was in vain, the next waits are short until everybody has let go again.
 STUBBORN_S = 120.0
@@ -81,6 +84,7 @@ class Turns:
         self._folder, self._clock, self._pause = folder, clock, pause
         self._party = _Party()
         self._passed: set[str] = set()
+        self._told: set[str] = set()
         self._stubborn: set[str] = set()
         self._rest_until: dict[str, float] = {}
 
@@ -202,15 +206,30 @@ class Turns:
             self._wait()
 
     def _take_gate(self, name: str, taken: ExitStack) -> None:
-        gate, begun = self._place(name).gate, self._clock()
-        while not try_lock(gate, fcntl.LOCK_EX):
-            if self._clock() - begun >= PATIENCE_S:
+        place = self._place(name)
+        with ExitStack() as queued:
+            self._take(place.queue, name, queued)
+            self._take(place.gate, name, taken)
+
+    def _take(self, file: int, name: str, taken: ExitStack) -> None:
+        """Take what others who time have before long, until `taken` closes."""
+        begun = self._clock()
+        while not try_lock(file, fcntl.LOCK_EX):
+            waited_s = self._clock() - begun
+            if waited_s >= PATIENCE_S:
                 raise NasError(
                     f"another process has timed networks on this machine ({name}) for "
                     f"{PATIENCE_S:g} seconds; wait for it to end, or end it, and start again"
                 )
+            if waited_s >= TELL_AFTER_S and name not in self._told:
+                self._told.add(name)
+                _logger.warning(
+                    "another process times networks on this machine (%s); this one waits for its "
+                    "turn, as it will again and again without saying so",
+                    name,
+                )
             self._wait()
-        taken.callback(unlock, gate)
+        taken.callback(unlock, file)
 
     def _take_lock(self, name: str, taken: ExitStack) -> bool:
         """Whether others had to be waited for."""

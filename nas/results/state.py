@@ -13,10 +13,10 @@ from nas.request.picks import KNEE
 from nas.request.spec import SearchSpec
 from nas.results.baselines import Comparison, MainScore, comparisons, trained_by_search
 from nas.results.failures import FailedNetwork, read_failed
-from nas.run.duration import TRAINED, Duration, ToldAndTaken, compare, read_duration
+from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked, resume_command
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
-from nas.run.stages import REPORT, RETRAIN, stages_of_run
+from nas.run.stages import REPORT, RETRAIN, TRAINED, stages_of_run
 from nas.search.front import Front, read_front, read_left, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 

@@ -23,10 +23,10 @@ from nas.objectives import QUALITY, uncertainty_name
 from nas.results.contents import RunContents
 from nas.results.partial_front import PartialFront, partial_front
 from nas.results.reader import read_contents
-from nas.results.state import open_run
+from nas.results.state import open_run, stages_of
 from nas.run.events import StageFinished, StageStarted
 from nas.run.folder import RunFolder
-from nas.run.stages import stage_label, stages_of_run
+from nas.run.stages import stage_label
 from nas.search.front import FrontEntry, as_rows
 from search_spaces.architecture import Architecture
 from search_spaces.genotypes import Network
@@ -58,6 +58,13 @@ class RunResults:
         self.contents: RunContents = read_contents(folder)
         self._found: PartialFront = partial_front(self.contents)
         self._times = _times(folder)
+        picked, front = self.contents.picked, self.contents.front
+        self._stages = stages_of(
+            folder,
+            front,
+            None if picked is None else picked.id,
+            unpicked=front is not None and picked is None,
+        )
 
     @property
     def final(self) -> bool:
@@ -112,13 +119,12 @@ class RunResults:
 
     @cached_property
     def timeline(self) -> DataFrame:
-        """The stages of the run, in order, those to come included, by name.
+        """The stages of the run as ``nas show`` lists them, those to come included, by name.
 
         ``state`` is ``done`` or ``to do``; ``told`` are the seconds that were told before it began;
         ``started`` and ``ended`` are of the last time.
         """
         run = self.contents
-        wanted = [stage.name for stage in stages_of_run(run.spec, run.seconds)]
         rows = [
             {
                 "stage": stage,
@@ -128,7 +134,7 @@ class RunResults:
                 "told": run.told.told.get(stage),
                 **self._times.get(stage, {}),
             }
-            for stage in dict.fromkeys([*wanted, *run.seconds])
+            for stage in dict.fromkeys([*self._stages, *run.seconds])
         ]
         return _frame(rows, ("stage", "label", "state", "seconds", "told", "started", "ended"))
 

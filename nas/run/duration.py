@@ -16,7 +16,7 @@ from nas.objectives import OBJECTIVES
 from nas.request.spec import SearchSpec
 from nas.run.folder import RunFolder
 from nas.run.layout import DURATION_FILE
-from nas.run.stages import RETRAIN
+from nas.run.stages import RETRAIN, TRAINED
 from search_spaces.errors import DamagedRunError
 from search_spaces.json_text import UNREADABLE, read_as
 from supernet.training_settings import TrainingSettings, epoch_updates, planned_updates
@@ -37,8 +37,6 @@ GENERATION = "generation of an evolution"
 SECOND = "second"  # of what takes equally long everywhere: pauses between timings
 # No seconds: 1 where the speed of the machine comes and goes, otherwise 0.
 UNEVEN = "unevenness of the machine"
-
-TRAINED = RETRAIN.rstrip("-")  # the row of all networks that are trained at the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,8 @@ STUDY_FILE = "optuna.journal"
 
 # What stages of a single network are called, before its id → what is done to the network.
 RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
+TRAINED = RETRAIN.rstrip("-")  # all networks that are trained at the end
+TRAINED_LABEL = "Train the winner"
 OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EXPORT: "Export"}
 
 
@@ -292,4 +294,6 @@ def stage_label(name: str) -> str:
     for prefix, word in OF_NETWORKS.items():
         if name.startswith(prefix):
             return f"{word} {name.removeprefix(prefix)}"
+    if name == TRAINED:
+        return TRAINED_LABEL
     return next(stage.label for stage in (*SEARCH_STAGES, REPORT) if stage.name == name)

@@ -24,7 +24,6 @@ from nas.objectives import OBJECTIVES
 from nas.profiling.timed_work import timing_threads
 from nas.request.spec import SearchSpec
 from nas.run.duration import (
-    TRAINED,
     Asked,
     Duration,
     Plan,
@@ -34,14 +33,13 @@ from nas.run.duration import (
 )
 from nas.run.events import DurationTold, Event, Note
 from nas.run.folder import RunFolder
-from nas.run.stages import REPORT, search_stages
+from nas.run.stages import REPORT, TRAINED, TRAINED_LABEL, search_stages
 from nas.search.uniform_networks import middle
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from search_spaces.errors import DamagedRunError, NasError
 
 CHECKED = "declare"  # the stage behind which the duration is told: its data are there, and right
-TRAINED_LABEL = "Train the winner"
 
 
 def tell(run: Run) -> Iterator[Event]:

@@ -149,7 +149,21 @@ def test_who_computes_goes_on_when_somebody_times_for_too_long(
         assert computed_on(folder=tmp_path)
 
 
-def test_a_timer_that_waits_for_another_too_long_says_so(tmp_path: Path, other: Other) -> None:
+def test_who_waits_for_a_timer_comes_next(tmp_path: Path, other: Other) -> None:
+    turns = Turns(lambda: tmp_path, pause=refuse)
+    with turns.timing(["cpu"]):
+        assert other.tell("time") == "waits"
+    with pytest.raises(WaitedError), turns.timing(["cpu"]):
+        pytest.fail("it had its turn, and another one waits")
+    assert other.tell("look") == "ok"
+    assert other.tell("end") == "ok"
+    with turns.timing(["cpu"]):
+        pass
+
+
+def test_a_timer_that_waits_for_another_too_long_says_so(
+    tmp_path: Path, other: Other, caplog: pytest.LogCaptureFixture
+) -> None:
     assert other.tell("time") == "ok"
     clock = Clock()
     with (
@@ -157,6 +171,7 @@ def test_a_timer_that_waits_for_another_too_long_says_so(tmp_path: Path, other: 
         turns_of(tmp_path, clock).timing(["cpu"]),
     ):
         pytest.fail("two at once")
+    assert "waits for its turn" in caplog.text and len(caplog.records) == 1
     assert PATIENCE_S <= clock.now < PATIENCE_S + 2 * LOOK_EVERY_S
 
 

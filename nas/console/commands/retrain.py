@@ -40,7 +40,7 @@ def retrain(
         picks.BEST,
         "--pick",
         metavar=f"{picks.METAVAR}|{FRONT}",
-        help="The network to train from scratch, as with nas search, or the whole front.",
+        help="The network to train, as with nas search, or the whole front.",
         autocompletion=options.complete_retrain_pick,
     ),
     top: int = typer.Option(
@@ -87,7 +87,9 @@ def retrain(
     quiet: bool = options.QUIET,
     json_lines: bool = options.EVENTS,
 ) -> None:
-    """Train networks of the front from scratch and score each once on the test split.
+    """Train networks of the front, each alone, and score each once on the test split.
+
+    From scratch, or on from what it inherits where the search began with a checkpoint.
 
     With --executor ray several are trained side by side.
     """

@@ -26,10 +26,10 @@ from nas.console.tables import (
 from nas.request import picks
 from nas.request.protected_choices import as_options, spelled
 from nas.results.state import RUNS, RunState, find_runs, going_on, open_run, read_state
-from nas.run.duration import TRAINED
 from nas.run.folder import RunFolder
 from nas.run.layout import REPORT_FILE
 from nas.run.omni_views import OmniViews, check_omni, read_views
+from nas.run.stages import TRAINED
 from nas.run.threads import use_threads
 from nas.search.doubtful import key
 from nas.search.front import limit_text, pick, read_front

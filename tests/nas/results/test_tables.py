@@ -12,6 +12,7 @@ import pytest
 import nas.results
 from nas.executors.base import Failure
 from nas.results.reader import read_contents
+from nas.results.state import read_state
 from nas.results.tables import RunResults
 from nas.run.events import Note, StageFinished, StageStarted
 from nas.run.folder import RunFolder
@@ -158,7 +159,7 @@ def test_the_timeline_has_every_stage_in_order(run: RunFolder) -> None:
     table = nas.results.open(run.path).timeline
     wanted = [stage.name for stage in search_stages(run.spec)]
     assert list(table.index)[: len(wanted)] == wanted
-    assert table["state"].unique().tolist() == ["done"]
+    assert table.loc[wanted, "state"].unique().tolist() == ["done"]
     assert table.loc["observe", "seconds"] == 3.0 and pd.isna(table.loc["observe", "started"])
     assert table.loc["supernet", "ended"] >= table.loc["supernet", "started"]
     assert str(table["started"].dt.tz) == "UTC"
@@ -191,6 +192,19 @@ def test_a_run_that_has_not_begun_has_empty_tables(tmp_path: Path) -> None:
     assert set(results.timeline["state"]) == {"to do"}
     for name in TABLES:
         getattr(results, name).to_parquet(tmp_path / f"{name}.parquet")
+
+
+@pytest.mark.parametrize("left", [0, 1, 8, 99])
+def test_the_timeline_has_the_stages_that_nas_show_lists(run: RunFolder, left: int) -> None:
+    records = sorted((run.path / "stages").iterdir(), key=lambda file: file.stat().st_mtime_ns)
+    for record in records[len(records) - min(left, len(records)) :]:
+        record.unlink()
+    if left > 1:
+        (run.path / "pareto.json").unlink()
+    listed = read_state(run, thorough=False).stages
+    timeline = nas.results.open(run.path).timeline
+    assert [(one.name, one.state) for one in listed] == list(timeline["state"].items())
+    assert (timeline["label"].str.len() > 0).all()
 
 
 def test_a_run_that_still_observes_has_a_front_of_what_is_known(run: RunFolder) -> None:

@@ -18,11 +18,11 @@ from nas.request.spec import SearchRequest
 from nas.results.networks import choose_trained
 from nas.results.reader import read_contents
 from nas.results.state import read_state
-from nas.run.duration import TRAINED, Duration, StageDuration
+from nas.run.duration import Duration, StageDuration
 from nas.run.events import Event, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import checkpoints_folder
-from nas.run.stages import RETRAIN
+from nas.run.stages import RETRAIN, TRAINED
 from nas.search.front import Baseline, pick, read_front, read_winner
 from nas.stages import halve, retrain
 from nas.stages.halve import candidates
