@@ -55,7 +55,7 @@ from experiments.harness import Options, Study, add_numbers, note, positive, pro
 from experiments.searchers import FIRST, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
-from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, base_workload, counted
+from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, counted, timed_workload
 from nas.profiling.timed_work import timed_call
 from nas.request.fields import pairs
 from nas.request.presets import budget_for
@@ -158,7 +158,7 @@ def costs_of(space: SearchSpace, work: Path, names: Sequence[str]) -> dict[str, 
 
     def one(name: str) -> Costs:
         if OBJECTIVES[name].timed:
-            workload = base_workload(space).timed_as(OBJECTIVES[name].mode)
+            workload = timed_workload(space, OBJECTIVES[name].mode)
             return predicted_ms(space, workload, work)
         return lambda rows: counted(space, rows, [name])[name][:, None]
 
@@ -169,7 +169,7 @@ def timed_ms(
     space: SearchSpace, networks: Sequence[Architecture], name: str, work: Path
 ) -> list[float]:
     """Milliseconds of networks, timed beside each other; once for all."""
-    workload = base_workload(space).timed_as(OBJECTIVES[name].mode)
+    workload = timed_workload(space, OBJECTIVES[name].mode)
     file = work / f"timed-{workload.digest[:8]}.json"
     known: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     # Times of different sessions are not compared: all are taken anew where one is missing.

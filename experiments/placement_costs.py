@@ -15,7 +15,7 @@ from rich.table import Table
 from experiments.harness import table_of
 from experiments.placement_selectors import Placement, all_placements, num_layers, placed
 from latency.timer import time_calls
-from nas.objectives import OBJECTIVES, base_workload, counted
+from nas.objectives import OBJECTIVES, counted, timed_workload
 from nas.profiling.timed_work import timed_call
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TASKS
@@ -41,7 +41,7 @@ def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[st
     networks = [placed(there, kinds, one) for one in chosen]
     found: list[dict[str, Any]] = [{"placement": one, "context": context} for one in chosen]
     for name in (PREFILL, DECODE) if decoder else (LATENCY,):
-        work = base_workload(there).timed_as(OBJECTIVES[name].mode)
+        work = timed_workload(there, OBJECTIVES[name].mode)
         calls = [timed_call(there, network, work, "cpu") for network in networks]
         with cpu_threads(1):
             timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)

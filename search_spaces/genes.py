@@ -482,7 +482,15 @@ def given_genes(text: str, source: str) -> GeneSpace:
     Raises:
         SpaceFileError: as `load_genes`.
     """
-    toml = _source(text, source)
+    return genes_from_source(_source(text, source))
+
+
+def genes_from_source(toml: TomlSource) -> GeneSpace:
+    """The same of a document that is parsed already.
+
+    Raises:
+        SpaceFileError: as `load_genes`.
+    """
     space = _space(toml)
     if "name" in toml.table(("space",), default={}):
         toml.check_name(space.name)

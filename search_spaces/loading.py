@@ -80,17 +80,18 @@ def _no_space(given: str) -> str:
     )
 
 
-def parse_space(text: str, source: str) -> SearchSpace:
+def parse_space(text: str, source: str, *, kept: bool = False) -> SearchSpace:
     """Read a space from TOML text.
 
     Args:
         text: the TOML document; its form stands in `search_spaces.space_form`.
         source: what error messages call the text, usually its path.
+        kept: whether a run kept it, see `search_spaces.space_form.space_from_source`.
 
     Raises:
         SpaceFileError: naming source, line and key, what was found and what is allowed.
     """
-    return space_from_source(TomlSource.parse(text, source))
+    return space_from_source(TomlSource.parse(text, source), kept=kept)
 
 
 def dump_space(space: SearchSpace) -> str:

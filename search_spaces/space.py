@@ -116,7 +116,7 @@ class SearchSpace(GenotypeSpace):
         model: the settings that are not searched.
         slots: in canonical order: encoder before decoder, stack genes before layers.
         description: one sentence.
-        data: default data set and what it needs (free keys, read by the task).
+        data: default data set and what it needs, see `search_spaces.data_keys`; read by the task.
         workload: default timing workload (free keys, read by `latency`).
         presets: per preset, numbers that override the defaults of `nas.request.spec`.
         parent_digest: digest of the space this one was cut from, or None.

@@ -8,7 +8,7 @@ The form, by example::
     [encoder]                    # every gene with its list of choices; num_kv_heads if wanted
     [encoder.layer.0]            # optional: fewer choices for one layer, counted from 0
     [decoder]                    # the same, self_num_kv_heads; language models: memory_length
-    [data]                       # optional, free keys; dataset is the default data set
+    [data]                       # optional; dataset, and the keys of `data_keys`
     [workload]                   # optional, free keys: the default timing workload
     [presets.quick]              # optional, free keys: numbers that override a preset
 """
@@ -29,6 +29,7 @@ from search_spaces.architecture import (
     kind_problem,
 )
 from search_spaces.attention import OPERATORS, Place, operator_of, window_of
+from search_spaces.data_keys import DATASET, data_keys
 from search_spaces.errors import ArchitectureError
 from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
@@ -59,8 +60,13 @@ MAX_ALL_CHOICES = 20_000  # over all layers
 LARGEST = 10**300  # networks; scores and tables hold their number as a float
 
 
-def space_from_source(source: TomlSource) -> SearchSpace:
+def space_from_source(source: TomlSource, *, kept: bool = False) -> SearchSpace:
     """Check the document and build the space.
+
+    Args:
+        source: the document.
+        kept: whether a run kept it: earlier versions took any key in ``[data]``, and looked at none
+            that they did not know.
 
     Raises:
         SpaceFileError: for the first mistake, with file, line, key, what was found and what is
@@ -79,7 +85,7 @@ def space_from_source(source: TomlSource) -> SearchSpace:
         model=model,
         slots=tuple(slots),
         description=description,
-        data=_free(source, ("data",)),
+        data=_data(source, task, model, kept),
         workload=_free(source, ("workload",)),
         presets={name: _preset(source, name) for name in source.table(("presets",), {})},
         parent_digest=parent,
@@ -220,6 +226,22 @@ def _choices(source: TomlSource, path: KeyPath, value: object) -> tuple[Choice, 
         twice = next(choice for choice in value if value.count(choice) > 1)
         raise source.error(path, f"found {shown(twice)} more than once; each choice once")
     return tuple(sorted(value, key=kind_order if is_kind else None))
+
+
+# -- [data] -------------------------------------------------------------------------------------
+
+
+def _data(
+    source: TomlSource, task: TaskName, model: ModelSettings, kept: bool
+) -> Mapping[str, Any]:
+    table = _free(source, ("data",))
+    if kept or not table:
+        return table
+    dataset = table.get(DATASET, "")
+    if not isinstance(dataset, str):
+        raise source.error(("data", DATASET), f"found {shown(dataset)}, allowed is a string")
+    source.check_keys(("data",), data_keys(task, model, dataset or None), ())
+    return table
 
 
 # -- free tables --------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from service.api.bounds import RateLimit, Streams
 from service.api.catalog import Catalog
 from service.api.dependencies import Context, authenticate
 from service.api.health import Metrics, Readiness
-from service.api.middleware import RequestMiddleware
+from service.api.middleware import HeadMiddleware, RequestMiddleware
 from service.api.problems import RESPONSES, ProblemDocument
 from service.api.routes import (
     catalog,
@@ -82,6 +82,7 @@ def create_app(settings: Settings, store: Store | None = None) -> FastAPI:
     _describe(app)
     problems.install(app)
     install_pages(app)
+    app.add_middleware(HeadMiddleware)
     app.add_middleware(RequestMiddleware, settings=settings, metrics=metrics)
     return app
 

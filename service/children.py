@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +26,7 @@ MODULES = ("service.api.space_reader", "service.data_preparing")
 SOCKET_FILE = "helper.sock"
 LONGEST_PLACE = 100  # bytes of a socket's path; systems take 104 to 108
 CONNECTED_S = 5.0
+LEFT = 1  # exit code that nobody is there to hear
 ENDED = b"\0"  # before the exit code that a helper tells of; no line of JSON holds it
 
 
@@ -40,18 +43,40 @@ class LostError(Exception):
 
 
 class NoHelperError(NasError):
-    """Nobody waits at the socket of the helper."""
+    """There is no helper.
 
-    def __init__(self) -> None:
+    Args:
+        what: that it does not do, or that befell it.
+    """
+
+    def __init__(self, what: str = "does not answer") -> None:
         super().__init__(
-            "the helper of this service does not answer: try again in a moment; whoever runs the "
-            "service starts it with nas helper"
+            f"the helper of this service {what}: try again in a moment; whoever runs the service "
+            "starts it with nas helper"
         )
 
 
-def begun(module: str) -> list[str]:
-    """The command of such a process."""
-    return [sys.executable, "-m", module]
+def begun(module: str, *lifelines: int) -> list[str]:
+    """The command of such a process, which ends as `end_with_others` tells of these pipes."""
+    return [sys.executable, "-m", module, *map(str, lifelines)]
+
+
+def end_with_others() -> None:
+    """Let such a process end at once, without a word, when nobody needs its answer any more.
+
+    That is when the other side of its stdin closes, or one of the pipes that its command names,
+    whose other side is held by whoever has begun it.
+    """
+    left = select.poll()
+    for place in (sys.stdin.fileno(), *map(int, sys.argv[1:])):
+        left.register(place, 0)  # that it hangs up is told even so
+
+    def wait() -> None:
+        left.poll()
+        os._exit(LEFT)
+
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # should it say something just then
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def environment() -> dict[str, str]:
@@ -142,6 +167,7 @@ class Child:
 
         Raises:
             LostError: when it has ended, or says nothing for so long.
+            NoHelperError: when it has ended with its helper.
         """
         deadline = time.monotonic() + wait_s
         ready = select.poll()
@@ -154,7 +180,9 @@ class Child:
             except ConnectionError:
                 some = b""
             if not some:
-                raise LostError(None if self.process is None else self.process.wait())
+                if self.process is None:
+                    raise NoHelperError("was lost while it worked on this")
+                raise LostError(self.process.wait())
             self._rest += some
         line, _, self._rest = self._rest.partition(b"\n")
         if ENDED in line:

@@ -39,6 +39,7 @@ TOKEN: Any = typer.Option(
     help="The token to come with; better in NAS_TOKEN, where nobody else sees it.",
     show_envvar=False,
 )
+ENDINGS = {State.failed: "has failed", State.cancelled: "was cancelled"}
 JOB: Any = typer.Argument(..., metavar="JOB", help="A job's id, as nas submit prints it.")
 
 
@@ -145,7 +146,6 @@ def connected(server: str, token: str | None) -> Client:
 
 
 def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
-    state = "unknown"
     with choose_reporter(quiet, json_lines) as screen:
         for data in client.follow(job):
             if json_lines:
@@ -153,13 +153,13 @@ def _watch(client: Client, job: str, quiet: bool, json_lines: bool) -> None:
                 sys.stdout.flush()
             elif (event := event_from_json(data)) is not None:
                 screen.show(event)
-            state = data["state"] if data.keys() == {"state"} else state
-    if state == "succeeded":
+    ended = client.job(job)  # which may have been retried since, or the stream broke off
+    if ended.state is State.succeeded:
         if not quiet and not json_lines:
-            tell(f"{state}; nas front {job} shows what was found")
+            tell(f"{ended.state}; nas front {job} shows what was found")
         return
-    why = client.job(job).error
-    tell_error(f"the job {job} has {state}" + (f": {why}" if why else ""))
+    told = ENDINGS.get(ended.state, f"is {ended.state}: nas watch {job} follows it again")
+    tell_error(f"the job {job} {told}" + (f": {ended.error}" if ended.error else ""))
     raise typer.Exit(FAILED)
 
 

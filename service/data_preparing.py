@@ -1,9 +1,9 @@
 """Prepares a file of data that somebody has uploaded: ``python -m service.data_preparing``.
 
 It reads one line of JSON from stdin, writes what it does as lines of JSON to stdout, the last of
-which is what came of it, and ends when its stdin closes. No file may take more processor time and
-memory than `CPU_S` and `MEMORY_MB` beside its own size, or make a file of more than `FILE_BYTES`:
-the system ends the process that does.
+which is what came of it, and ends as `service.children.end_with_others` tells. No file may take
+more processor time and memory than `CPU_S` and `MEMORY_MB` beside its own size, or make a file of
+more than `FILE_BYTES`: the system ends the process that does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import json
 import os
 import resource
 import sys
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import NasError
+from service.children import end_with_others
 from service.process_limits import limited
 from service.settings import GIB, MIB
 
@@ -91,20 +91,11 @@ def _write(line: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def _end_with_stdin() -> None:
-    def wait() -> None:
-        while os.read(0, 1024):
-            pass
-        os._exit(FAILED)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main() -> None:
     """Prepare the file that stdin names."""
     os.nice(10)  # searches and pages go first
-    order = json.loads(_first_line())
-    _end_with_stdin()
+    order = json.loads(sys.stdin.buffer.readline())
+    end_with_others()
     import supernet.data.prepare  # noqa: F401  what libraries take is not the file's
 
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
@@ -115,14 +106,6 @@ def main() -> None:
         except MemoryError:
             os._exit(FAILED)
     _write(answer)
-
-
-def _first_line() -> bytes:
-    """The order; byte by byte, so that nothing behind it is taken from the thread that waits."""
-    found = bytearray()
-    while not found.endswith(b"\n") and (byte := os.read(0, 1)):
-        found += byte
-    return bytes(found)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@ A file is announced like those of a checkpoint (`service.uploads`) and counts ag
 quota. Its bytes come in order and are kept as they come, so that whoever lost the connection goes
 on behind the last one. When all are there a process of its own (`service.data_preparing`) checks
 and prepares them within limits, and the prepared folder takes the data set's name in one step.
-What is wrong with the file is told for a day, unless somebody dismisses it or announces one in its
-place.
+What is wrong with the file is told for a day, unless somebody dismisses it, announces one in its
+place, or has had `MOST_FAILED` others since that could not be used either.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -49,6 +49,7 @@ ENDINGS = (".npz", ".parquet", ".arrow", ".csv", ".tsv", ".jsonl", ".feather", "
 REQUEST_FILE, PROBLEM_FILE = "request.json", "problem.json"
 PREPARED = "prepared"
 LONGEST_NAME = 200  # bytes of a file's; file systems take 255
+MOST_FAILED = 4  # of one owner, of which is told what is wrong with them
 AT_ONCE = 2  # that are prepared; others wait
 CHECKING = "data check"  # how the names of threads begin that prepare one
 WALL_S = 2 * 3600.0
@@ -137,14 +138,22 @@ class DataUploads(Uploads):
             UploadError: for a name that is taken or is none, a file of another kind, and without
                 room for it.
         """
-        unfinished = self.on_their_way(owner)
-        failed = [one.id for one in unfinished if one.name == name and one.state == "failed"]
-        upload = self.begin(owner, name, {file: size}, instead=failed)
+        failed = [one for one in self._unfinished(owner, (ASIDE,)) if self._failed(one)]
+        same = [one.id for one in failed if one.name == name]
+        others = sorted((one.began, one.id) for one in failed if one.name != name)
+        upload = self.begin(owner, name, {file: size}, instead=same)
         write_json(self._coming(upload) / REQUEST_FILE, dict(request))
-        for identity in failed:
+        for identity in (*same, *(one for _, one in others[:-MOST_FAILED])):
             with suppress(UploadError):  # it was dismissed meanwhile, or is checked again
                 self.dismiss(owner, identity)
         return upload
+
+    def _open(self, owner: str) -> Iterator[Upload]:
+        """See `Uploads._open`; one that could not be used is not on its way any more."""
+        return (one for one in self._unfinished(owner) if not self._failed(one))
+
+    def _failed(self, upload: Upload) -> bool:
+        return (self._aside(upload) / PROBLEM_FILE).is_file()
 
     def _check_files(self, files: Mapping[str, int]) -> None:
         ((name, size),) = files.items()
@@ -189,7 +198,7 @@ class DataUploads(Uploads):
         try:
             return Writing(self._coming(upload) / name, size, offset)
         except FileNotFoundError:
-            raise _gone(identity) from None
+            raise self.gone(identity) from None
 
     # -- what becomes of it -----------------------------------------------------------------------
 
@@ -248,7 +257,7 @@ class DataUploads(Uploads):
         every = {one.id: one for one in self.on_their_way(owner)}
         found = every.get(identity)
         if found is None:
-            raise _gone(identity)
+            raise self.gone(identity)
         if found.state == "coming":
             if found.received != found.bytes:
                 raise UploadError(
@@ -267,7 +276,7 @@ class DataUploads(Uploads):
         except Timeout:
             raise UploadError(409, "it is being checked already") from None
         except FileNotFoundError:  # its check has ended while this one waited
-            raise _gone(identity) from None
+            raise self.gone(identity) from None
         if request is not None:
             write_json(folder / REQUEST_FILE, dict(request))
             (folder / PROBLEM_FILE).unlink(missing_ok=True)
@@ -302,7 +311,7 @@ class DataUploads(Uploads):
             What is to be known of the data set; None when it cannot be used, which is told then.
 
         Raises:
-            NoHelperError: where there is nobody to begin that process.
+            NoHelperError: where there is nobody to begin that process, or its helper is lost.
         """
         ((file, size),) = upload.files.items()
         _clear(folder)
@@ -346,7 +355,7 @@ class DataUploads(Uploads):
         """
         found = {one.id: one for one in self.on_their_way(owner)}.get(identity)
         if found is None:
-            raise _gone(identity)
+            raise self.gone(identity)
         if found.state == "checking":
             raise UploadError(409, "it is just being checked: wait for its end")
         for prefix in (COMING, ASIDE):
@@ -364,12 +373,6 @@ class DataUploads(Uploads):
     def names(self, viewer: Token) -> dict[str, Path]:
         """The data sets that somebody has uploaded, by name."""
         return {one.name: one.folder for one in self._of(viewer.name)}
-
-
-def _gone(identity: str) -> UploadError:
-    return UploadError(
-        404, f"there is no upload {identity[:40]}: it was finished, or given up after a day"
-    )
 
 
 def _tell(folder: Path, problem: str) -> None:

@@ -2,7 +2,7 @@
 
 It waits at a socket in the home folder, which its owner alone may open. Who connects names a
 module of `service.children.MODULES`, and speaks with a process of it from then on; the process
-ends with the connection at the latest, and its exit code is the last that is told.
+ends with the connection or the helper at the latest, and its exit code is the last that is told.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ def help_api(settings: Settings, tell: Callable[[str], object]) -> None:
         raise UsageError(f"{settings.home} has a helper already; one is enough") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     processes: set[subprocess.Popen[bytes]] = set()
+    lifeline, _held = os.pipe()  # closes when this process ends, however that happens
     with lock, socket.socket(socket.AF_UNIX) as door:
         with suppress(FileNotFoundError):  # of one that was killed
             os.unlink(place)
@@ -59,16 +60,17 @@ def help_api(settings: Settings, tell: Callable[[str], object]) -> None:
         try:
             while True:
                 came, _ = door.accept()
-                threading.Thread(target=_attend, args=(came, processes), daemon=True).start()
+                given = came, processes, lifeline
+                threading.Thread(target=_attend, args=given, daemon=True).start()
         except KeyboardInterrupt:
             pass
         finally:
             os.unlink(place)
-            for process in list(processes):
-                process.kill()
+            while processes:
+                processes.pop().kill()
 
 
-def _attend(came: socket.socket, processes: set[subprocess.Popen[bytes]]) -> None:
+def _attend(came: socket.socket, processes: set[subprocess.Popen[bytes]], lifeline: int) -> None:
     """Begin what somebody asks for, and see it to its end."""
     with came:
         came.settimeout(CONNECTED_S)
@@ -77,7 +79,8 @@ def _attend(came: socket.socket, processes: set[subprocess.Popen[bytes]]) -> Non
             return
         came.settimeout(None)
         process = subprocess.Popen(
-            begun(module),
+            begun(module, lifeline),
+            pass_fds=(lifeline,),
             stdin=came.fileno(),
             stdout=came.fileno(),
             env=environment(),
@@ -88,9 +91,10 @@ def _attend(came: socket.socket, processes: set[subprocess.Popen[bytes]]) -> Non
         left.register(came, select.POLLRDHUP)
         threading.Thread(target=_end_when_left, args=(left, process), daemon=True).start()
         code = process.wait()
-        processes.discard(process)
-        with suppress(OSError):
-            came.sendall(ENDED + str(code).encode() + b"\n")
+        if process in processes:  # it was not the helper who ended it
+            processes.discard(process)
+            with suppress(OSError):
+                came.sendall(ENDED + str(code).encode() + b"\n")
         with suppress(OSError):
             came.shutdown(socket.SHUT_RDWR)  # which wakes who waits for that
 

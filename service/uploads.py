@@ -248,12 +248,16 @@ class Uploads:
             raise UploadError(
                 507, f"{owner} has {len(kept)} {self.what}s, which are the most: delete one"
             )
-        if sum(one.id not in instead for one in self._unfinished(owner)) >= MOST_OPEN:
+        if sum(one.id not in instead for one in self._open(owner)) >= MOST_OPEN:
             raise UploadError(
                 429,
                 f"{MOST_OPEN} uploads of {owner} are not finished, which are the most: finish or "
-                f"delete one, or wait {self.idle_s / 60:.0f} minutes",
+                f"delete one, or wait {_span(self.idle_s)}",
             )
+
+    def _open(self, owner: str) -> Iterator[Upload]:
+        """Those that are on their way, of which an owner has `MOST_OPEN` at most."""
+        return self._unfinished(owner)
 
     def _taken(self, name: str) -> UploadError:
         return UploadError(
@@ -301,7 +305,7 @@ class Uploads:
         try:
             return Part(self._coming(upload), name, upload.files[name])
         except FileNotFoundError:
-            raise _gone(identity) from None
+            raise self.gone(identity) from None
 
     def get(self, owner: str, identity: str) -> Upload:
         """An owner's upload that is not finished.
@@ -312,8 +316,20 @@ class Uploads:
         coming = self._unfinished(owner, (COMING,))
         found = next((one for one in coming if one.id == identity), None)
         if found is None or time.time() - found.began > self.longest_s:
-            raise _gone(identity)
+            raise self.gone(identity)
         return found
+
+    @classmethod
+    def gone(cls, identity: str) -> UploadError:
+        """What is told of an upload that is not there, or no longer."""
+        ends = f"{_span(cls.idle_s)} in which nothing came"
+        if math.isfinite(cls.longest_s):
+            ends += f", or {_span(cls.longest_s)} in all"
+        return UploadError(
+            404,
+            f"there is no upload {identity[:40]}: it was finished, or given up after {ends}; begin "
+            "anew",
+        )
 
     def finish(
         self, owner: str, identity: str, read: Callable[[Path, int], tuple[str, str]]
@@ -343,7 +359,7 @@ class Uploads:
         try:
             coming.rename(aside)  # nobody finds it under its old name, to change what was read
         except FileNotFoundError:
-            raise _gone(identity) from None
+            raise self.gone(identity) from None
         try:
             for part in aside.glob(f"{PART}*"):
                 part.unlink()
@@ -483,7 +499,7 @@ class Part:
                 target.parent.mkdir(mode=0o700, exist_ok=True)
             self._path.replace(target)
         except FileNotFoundError:
-            raise _gone(self._folder.name.removeprefix(COMING)) from None
+            raise Uploads.gone(self._folder.name.removeprefix(COMING)) from None
         return self._digest.hexdigest()
 
 
@@ -533,12 +549,9 @@ def read_facts(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _gone(identity: str) -> UploadError:
-    return UploadError(
-        404,
-        f"there is no upload {identity[:40]}: it was finished, or given up after "
-        f"{IDLE_S / 60:.0f} minutes without a file or {LONGEST_S / 3600:.0f} hours; begin anew",
-    )
+def _span(seconds: float) -> str:
+    """In words, of a quarter of an hour and more."""
+    return f"{seconds / 60:.0f} minutes" if seconds < 3600 else f"{seconds / 3600:.0f} hours"
 
 
 def disk_full(error: OSError) -> UploadError:

@@ -46,7 +46,7 @@ class TrainingSettings:
         label_smoothing: share of the label spread over all classes.
         clip_norm: largest gradient norm; 0 switches clipping off.
         dropout: rate at the largest width, see `ScaledDropout`.
-        augmentation: names and strengths understood by `supernet.data.augment`, for example
+        augmentation: names and strengths understood by `parse_augmentation`, for example
             ``"shift=1"``; empty for none.
         sampling: which networks of a supernet train in each update.
         num_random: networks drawn per update besides its ends, see `ENDS`.

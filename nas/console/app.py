@@ -27,7 +27,7 @@ from nas.console.commands import (
 )
 from nas.console.commands.picking import OptionalPick
 from nas.console.commands.settings import KnowsSpace
-from nas.console.output import drop_output, say
+from nas.console.output import drop_output, replace_unwritable, say
 from nas.console.plugins import DATA, LOOK, SPACES, USE, WORK, CommandGroup
 
 EPILOG = "Example: nas search --space digits"
@@ -245,6 +245,7 @@ _add(
 
 def main() -> None:
     """Run the command and leave the process with its exit code."""
+    replace_unwritable()
     try:
         app(prog_name="nas")
     finally:

@@ -230,24 +230,41 @@ def request_options(model: type[M]) -> Group:
     options |= {flag: _without(model, name) for flag, name in without.items()}
 
     def make(given: dict[str, Any]) -> M:
-        texts, values = {}, {}
         for flag, name in without.items():
             if given.pop(flag):
-                if given[name] != model.model_fields[name].default:
+                if given[name] is not None:
                     told = f"{option_of(model, name)} {given[name]}"
                     raise UsageError(f"{told} and {_off(model, name)}: give one of them")
                 given[name] = NONE
-        for name, value in given.items():
-            if shown(model.model_fields[name]).read is None:
-                values[name] = value
-            elif value:
-                texts[name] = [value] if isinstance(value, str) else value
+        values, texts = _values_and_texts(model, given)
         try:
             return model(**values, **read_texts(model, texts, mark))
         except ValidationError as error:
             raise UsageError(first_problem(error, model, mark)) from error
 
     return Group(options, make)
+
+
+def _values_and_texts(
+    model: type[BaseModel], given: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    """What stands for a field as it is, and what has to be read, of the options that were given.
+
+    Raises:
+        UsageError: for an empty text, as of a variable that a script has not set.
+    """
+    values: dict[str, Any] = {}
+    texts: dict[str, list[str]] = {}
+    for name, value in given.items():
+        field = model.model_fields[name]
+        if shown(field).read is not None:
+            if value is not None and value != []:
+                texts[name] = [value] if isinstance(value, str) else value
+        elif value == "" and field.default != "":
+            raise UsageError(f"{option_of(model, name)} is empty: write a value, or leave it out")
+        elif value is not None:
+            values[name] = value
+    return values, texts
 
 
 def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
@@ -257,7 +274,9 @@ def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
     if str in get_args(kind):  # or a table, which no option holds
         kind = str
     if how.read is not None:
-        kind, default = (list[str], []) if how.many else (str, ",".join(default))
+        kind, default = (list[str], []) if how.many else (str, ",".join(default) or None)
+    if how.without:  # whose two options may not be given together, whatever is given
+        default = None
     bounds = {type(one): one for one in field.metadata}
     least, most = bounds.get(Ge), bounds.get(Le)
     option = typer.Option(
@@ -266,7 +285,8 @@ def _option(model: type[BaseModel], name: str) -> tuple[Any, Any]:
         metavar=how.metavar,
         help=f"{field.description}{' Repeatable.' if how.many else ''}",
         min=None if least is None else least.ge,
-        max=None if most is None else most.le,
+        # What is no number at all is told by the request.
+        max=None if most is None or float in (kind, *get_args(kind)) else most.le,
         show_default=how.usual or True,
         autocompletion=_COMPLETIONS.get(name),
     )

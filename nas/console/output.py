@@ -9,6 +9,7 @@ printed.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -59,9 +60,17 @@ def tell_error(message: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value to stdout as indented JSON."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+    """Print a value to stdout as indented JSON, in ASCII where the stream is not Unicode."""
+    unicode = (sys.stdout.encoding or "utf-8").lower().startswith("utf")
+    text = json.dumps(value, indent=2, ensure_ascii=not unicode)
     sys.stdout.write(_STEERING.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
+
+
+def replace_unwritable() -> None:
+    """Let both streams write a question mark for what their encoding has no character for."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def drop_output() -> None:

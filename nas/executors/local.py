@@ -26,7 +26,7 @@ from nas.executors.base import (
     Outcome,
     Source,
 )
-from nas.objectives import base_workload
+from nas.objectives import timed_workload
 from nas.request.spec import SearchSpec
 from nas.run.events import Event, Note
 from search_spaces.architecture import Architecture
@@ -130,7 +130,7 @@ class LocalExecutor(Executor):
         """See `Executor.measure`."""
         from nas.profiling.timed_work import network_cost  # imports torch
 
-        workload = base_workload(spec.space).timed_as(None)
+        workload = timed_workload(spec.space, None)
         return network_cost(name, spec.space, network, workload, spec.device)
 
     def release(self) -> None:

@@ -24,7 +24,7 @@ from latency.workload import Mode
 from nas.executors.asking import told
 from nas.executors.attempts import attempt, sentence, time_limit, tried
 from nas.executors.base import Failure, Outcome
-from nas.objectives import base_workload
+from nas.objectives import timed_workload
 from nas.objectives.latency_limits import ConfirmedLatency, Timed
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.latency_meter import LatencyMeter
@@ -230,7 +230,7 @@ class DeviceWorker:
 
     def cost(self, name: str, network: Architecture) -> float:
         """See `Executor.measure`."""
-        workload = base_workload(self._spec.space).timed_as(None)
+        workload = timed_workload(self._spec.space, None)
         return network_cost(name, self._spec.space, network, workload, self._spec.device)
 
 

@@ -10,7 +10,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from nas.objectives import cache, decoding, latency, peak_memory, quality, size
-from nas.objectives.base import RATE, Floats, Number, Objective, base_workload
+from nas.objectives.base import (
+    RATE,
+    Floats,
+    Number,
+    Objective,
+    base_workload,
+    timed_workload,
+)
 from nas.objectives.quality import EXTERNAL_QUALITY, QUALITIES, SCORES, Quality, QualityMetric
 from search_spaces.errors import UsageError
 from search_spaces.genotypes import GenotypeSpace
@@ -41,6 +48,7 @@ __all__ = [
     "exact",
     "objective",
     "rates",
+    "timed_workload",
     "uncertainty_name",
 ]
 

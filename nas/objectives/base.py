@@ -130,3 +130,25 @@ def base_workload(space: SearchSpace, given: Workload | None = None) -> Workload
     longest = space.model.max_length - 1
     full = TASKS[space.task].continues and workload.source_length > longest > 0
     return replace(workload, context=longest) if full and workload.context is None else workload
+
+
+def timed_workload(
+    space: SearchSpace, mode: Mode | None, given: Workload | None = None
+) -> Workload:
+    """What networks of a space do while they are timed for an objective.
+
+    A context as long as the networks' longest text leaves no place for the token that is written
+    behind it, which is then the last one of that text.
+
+    Args:
+        space: of the networks.
+        mode: of the objective; None for the workload's own.
+        given: the workload; None for the space's own.
+
+    Raises:
+        UsageError: as `base_workload`.
+    """
+    workload = base_workload(space, given).timed_as(mode)
+    longest = space.model.max_length
+    full = workload.mode == "decode" and workload.source_length == longest > 1
+    return replace(workload, source_length=longest - 1) if full else workload

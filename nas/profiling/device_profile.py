@@ -23,7 +23,7 @@ from latency.predictor import LatencyPredictor
 from latency.timing import HostShare
 from latency.timings import TimingHeader
 from latency.workload import BEHIND_CONTEXT, Workload
-from nas.objectives import MEMORY, base_workload
+from nas.objectives import MEMORY, timed_workload
 from nas.request.resolve import AttachedProfile
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
@@ -330,8 +330,8 @@ class DeviceProfile:
 
     def _timed_of(self, workload: Workload, space: SearchSpace) -> tuple[WorkloadProfile, ...]:
         """What the profile holds of a workload, in any mode that an objective is timed in."""
-        base, modes = base_workload(space, workload), (None, *BEHIND_CONTEXT)
-        wanted = dict.fromkeys(base.timed_as(mode) for mode in modes)
+        modes = (None, *BEHIND_CONTEXT)
+        wanted = dict.fromkeys(timed_workload(space, mode, workload) for mode in modes)
         return tuple(one for timed in wanted for one in self.workloads if one.workload == timed)
 
     def attached(self, space: SearchSpace, again: str, wanted: Workload | None) -> AttachedProfile:

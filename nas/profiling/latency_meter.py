@@ -36,7 +36,7 @@ from latency.timings import (
 )
 from latency.workload import Mode
 from latency.yardstick import SpeedRecord
-from nas.objectives import base_workload
+from nas.objectives import timed_workload
 from nas.objectives.latency_limits import SESSIONS, ConfirmedLatency, Timed, upper_of_median
 from nas.profiling.device_profile import DeviceProfile, settings_digest
 from nas.profiling.timed_work import (
@@ -83,7 +83,7 @@ class LatencyMeter:
         self._space = spec.space
         self._device = spec.device
         self._rounds = spec.budget.timing_rounds
-        self.workload = base_workload(spec.space).timed_as(mode)
+        self.workload = timed_workload(spec.space, mode)
         check_workload(spec.space, self.workload)
         check_runtime(self.workload, spec.device)
         self.header = TimingHeader(

@@ -22,7 +22,7 @@ def sentences(run: RunContents) -> list[str]:
 def baseline_section(run: RunContents) -> Html:
     """The sentences, and a table of winner and baselines."""
     if not _known(run) or run.front is None:
-        return section("baselines", TITLE, missing("There is nothing to compare yet."))
+        return section("baselines", TITLE, missing("There is nothing to compare."))
     said = tag("ul", [tag("li", sentence) for sentence in sentences(run)])
     if not run.comparisons or run.picked is None:
         return section("baselines", TITLE, said)

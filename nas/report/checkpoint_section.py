@@ -56,7 +56,7 @@ def checkpoint_section(run: RunContents) -> Html:
     if run.spec.start is None:
         return Html("")
     if run.origin is None:
-        return section("checkpoint", TITLE, missing("The checkpoint was not taken over yet."))
+        return section("checkpoint", TITLE, missing("The checkpoint was not taken over."))
     first, *others = rows_of(run, run.origin)
     intro = paragraph(
         "This search began with the checkpoint ",

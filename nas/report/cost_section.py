@@ -17,7 +17,7 @@ def time_section(run: RunContents) -> Html:
     """Seconds of each stage."""
     title = "What it cost"
     if not run.seconds:
-        return section("time", title, missing("No stage has ended yet."))
+        return section("time", title, missing("No stage has ended."))
     total = sum(run.seconds.values())
     told = run.told
     sentence = told.sentence(words.duration)
@@ -57,7 +57,7 @@ def training_section(run: RunContents) -> Html:
         return section("training", "Training before observing", paragraph(text))
     title = "Training of the supernet"
     if not run.history:
-        return section("training", title, missing("The supernet has not been trained yet."))
+        return section("training", title, missing("The supernet was not trained."))
     intro = paragraph(
         "One large network that contains all networks of the space was trained once; every "
         "network of the space was then judged with its part of these weights. From time to time "

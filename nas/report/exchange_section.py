@@ -23,7 +23,7 @@ def exchange_section(run: RunContents) -> Html:
     of = run.exchanges[0].of if run.exchanges else ""
     entry = run.network(of)
     if entry is None:
-        return section("exchange", TITLE, missing("No layer's kind was exchanged in this run yet."))
+        return section("exchange", TITLE, missing("No layer's kind was exchanged in this run."))
     intro = paragraph(
         "The network ",
         tag("code", of),

@@ -425,7 +425,7 @@ def front_table(run: RunContents, titled: Callable[[FrontEntry], Html] = _anchor
     for name in timed:
         guessed = any(name not in entry.measured for entry in run.front.entries)
         if guessed and name not in run.front.predicted_for:
-            caption += f" {words.sentence(words.metric(run, name))} with ± is predicted so far."
+            caption += f" {words.sentence(words.metric(run, name))} with ± is predicted."
     made = table(heads, rows, caption, sortable=True)
     return join(made, doubtful.explanation(run.front.entries))
 

@@ -26,7 +26,7 @@ def omni_section(run: RunContents, hint: Html = HINT) -> Html:
         hint: how that is done, where there are none.
     """
     if not run.views:
-        text = join("No network was looked into yet: ", hint)
+        text = join("No network was looked into: ", hint)
         # A finished run lacks nothing without: it is there on request.
         look = "missing" if run.front is None else "small"
         return section("omni", TITLE, tag("p", text, class_=look))

@@ -19,7 +19,7 @@ def pruning_section(run: RunContents) -> Html:
     title = "What pruning cut"
     audit = run.audit
     if audit is None:
-        return section("pruning", title, missing("The space was not pruned yet."))
+        return section("pruning", title, missing("The space was not pruned."))
     intro = paragraph(
         "Before the evolution, choices are cut that the best predicted networks of every size do "
         "without. A cut counts only when the space that remains still reaches as far as before."

@@ -40,7 +40,7 @@ def importances_section(run: RunContents) -> Html:
     title = "What decides the quality"
     used = {name: share for name, share in run.importances.items() if share > 0}
     if not used:
-        return section("importances", title, missing("No ranker was fitted yet."))
+        return section("importances", title, missing("No ranker was fitted."))
     top = sorted(used.items(), key=lambda item: (-item[1], item[0]))[:MOST_FEATURES]
     intro = paragraph(
         "The ranker predicts quality from properties of a network. A bar shows how much of the "
@@ -68,7 +68,7 @@ def card_section(run: RunContents) -> Html:
     title = "The ranker's report card"
     card = run.card
     if card is None:
-        return section("ranker", title, missing("No ranker was fitted yet."))
+        return section("ranker", title, missing("No ranker was fitted."))
     found = card.held_out
     interval = ""
     if found.interval:
@@ -165,7 +165,7 @@ def _quality_check(run: RunContents) -> Html:
     seen = {entry.id for entry in run.observed}
     fresh = [entry for entry in run.verified if entry.id not in seen]
     if not fresh:
-        return missing("No network was measured after the evolution yet.")
+        return missing("No network was measured after the evolution.")
     caption = (
         f"Predicted against measured {words.metric(run, QUALITY)} of networks that the ranker "
         "had never seen. "
@@ -190,7 +190,7 @@ def _latency_section(run: RunContents, clock: Objective) -> Html:
     place = "latency" if first else clock.stage  # where the page's own contents lead to
     report, profile = run.predictors.get(name), run.profiles.get(name)
     if report is None:
-        return section(place, title, missing("No network was timed yet."))
+        return section(place, title, missing("No network was timed."))
     where = ""
     if profile is not None:
         header = profile.header
@@ -209,7 +209,7 @@ def _latency_section(run: RunContents, clock: Objective) -> Html:
     )
     timed = set(profile.entries) if profile else set()
     fresh = [entry for entry in run.verified if entry.id not in timed]
-    drawing = missing("No network was timed after the evolution yet.")
+    drawing = missing("No network was timed after the evolution.")
     if any(name in entry.measured for entry in fresh):
         caption = (
             f"Predicted against measured {clock.label} of networks that the predictor had never "
@@ -317,7 +317,7 @@ def features_section(run: RunContents) -> Html:
     """One list for each objective: share and direction."""
     title = "Top features"
     if not run.features:
-        return section("features", title, missing("The predictors are not fitted yet."))
+        return section("features", title, missing("The predictors were not fitted."))
     more = [words.metric(run, name) for name in run.features if OBJECTIVES[name].maximise]
     helps = f"a lower value, of {' and '.join(more)} a higher one" if more else "a lower value"
     intro = paragraph(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -110,6 +111,8 @@ def first_problem(
     if problem["type"] == "value_error":
         return message
     where = ("." if called is str else " ").join((called(field), *parts))
+    if isinstance(problem["input"], float) and not math.isfinite(problem["input"]):
+        return f"{where} is {problem['input']!r}, which is no number"
     return f"{where} is {problem['input']!r}: {message[0].lower()}{message[1:]}"
 
 

@@ -14,6 +14,7 @@ from nas.request.fields import FROZEN, UNKNOWN_FIELD, allowed, first_problem, ne
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import SearchSpace
 from search_spaces.toml.source import TomlSource, shown, unknown_name
+from supernet.data.augmentation import parse_augmentation
 from supernet.training_settings import TrainingSettings
 
 Positive = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -238,14 +239,21 @@ def build_budget(values: Mapping[str, Any]) -> Budget:
 
 
 def check_trainings(budget: Budget) -> None:
-    """Refuse numbers of a training that would change nothing in it.
+    """Refuse numbers of a training that would change nothing in it, or cannot be read.
 
     Only what is asked for is checked: runs that have such numbers are read as they are.
 
     Raises:
-        UsageError: naming the number, and what to set in its place.
+        UsageError: naming the number, and what to set in its place; its `field` is ``settings``, or
+            the setting itself.
     """
     supernet, retrain = budget.supernet, budget.retrain
+    for table, training in (("supernet", supernet), ("retrain", retrain)):
+        try:
+            parse_augmentation(training.augmentation)
+        except UsageError as error:
+            error.field = f"settings/{table}.augmentation"
+            raise
     if supernet.average_last:
         raise UsageError(
             f"supernet.average_last is {supernet.average_last:,}, but only a network that trains "

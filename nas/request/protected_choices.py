@@ -32,7 +32,9 @@ def read_protected(space: SearchSpace, given: Sequence[str]) -> dict[str, tuple[
         UsageError: for another form.
         UnknownNameError: for a gene or choice that the space has not, naming the nearest.
     """
-    return checked_protected(space, typed_choices(mark("keep"), given))
+    found = checked_protected(space, typed_choices(mark("keep"), given))
+    check_layers(space, found)
+    return found
 
 
 def typed_choices(called: str, texts: Sequence[str]) -> dict[str, list[str]] | Literal["all"]:
@@ -80,6 +82,27 @@ def checked_protected(
         for name, choices in offered.items()
     }
     return {name: choices for name, choices in kept.items() if choices}
+
+
+def check_layers(space: SearchSpace, names: Iterable[str]) -> None:
+    """Refuse to protect what no network has.
+
+    Args:
+        space: of the networks.
+        names: genes and slots of it.
+
+    Raises:
+        UsageError: for a slot of a layer behind the deepest one.
+    """
+    for name in names:
+        slot = space.slots[space.slot_index[name]] if name in space.slot_index else None
+        if slot is None or slot.layer is None:
+            continue
+        if slot.layer >= (layers := space.max_layers(slot.stack)):
+            raise UsageError(
+                f"{name} cannot be protected: no network that is searched has a layer {slot.layer} "
+                f"there; the last one is {layers - 1}"
+            )
 
 
 def everything(space: SearchSpace) -> dict[str, tuple[Choice, ...]]:

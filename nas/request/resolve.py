@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from latency.workload import Workload
-from nas.objectives import OBJECTIVES, base_workload, check_bound_names
+from nas.objectives import OBJECTIVES, check_bound_names, timed_workload
 from nas.request import picks
 from nas.request.halving import CANDIDATES
 from nas.request.presets import budget_for, check_trainings, trained_here
-from nas.request.protected_choices import NONE, checked_protected
+from nas.request.protected_choices import NONE, check_layers, checked_protected
 from nas.request.spec import (
     PLAIN,
     SYNTHETIC,
@@ -29,7 +29,7 @@ from nas.request.spec import (
     Start,
     build_spec,
 )
-from nas.request.workloads import check_workload
+from nas.request.workloads import own_workload, read_workload
 from search_spaces.architecture import Architecture
 from search_spaces.costs import totals
 from search_spaces.errors import NasError, UsageError
@@ -168,6 +168,7 @@ def _own(request: SearchRequest, site: Site) -> Resolved:
         check_trainings(budget)
     with blaming("keep"):
         keep = checked_protected(space, request.keep)
+        check_layers(space, keep)
     spec = build_spec(
         space_toml=dump_space(space),
         dataset=dataset,
@@ -214,7 +215,7 @@ def _with_workload(
     profile = None
     with blaming("workload"):
         given = request.workload
-        workload = None if given is None else Workload.parse(given, space.workload)
+        workload = None if given is None else read_workload(space, given)
     with blaming("device_profile"):
         if request.device_profile is not None:
             profile = site.device_profile(request.device_profile, space, again, workload)
@@ -224,7 +225,7 @@ def _with_workload(
     if space.workload:
         given_by = (name for name in TELL_WORKLOADS if getattr(request, name) is not None)
         with blaming(next(given_by, "space")):
-            check_workload(space, base_workload(space))
+            own_workload(space)
     return space, profile
 
 
@@ -348,7 +349,7 @@ def _check_profile(spec: SearchSpec, space: SearchSpace, profile: AttachedProfil
         )
     for name in asked:
         one = OBJECTIVES[OBJECTIVES[name].rate_of or name]
-        needed = base_workload(space).timed_as(one.mode)
+        needed = timed_workload(space, one.mode)
         if needed not in profile.workloads:
             raise UsageError(
                 f"the device profile tells nothing of {name}: make one with "

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -71,6 +72,7 @@ Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
 PLAIN: Literal["plain"] = "plain"
+BEGIN = f"begin with a checkpoint, with {mark('start')}"
 CANDIDATES_HELP = (
     "How many networks of the front begin that training: the picked one and those whose quality is "
     "nearest to its own. The better half goes on at every stop, and the last one left is the "
@@ -78,6 +80,8 @@ CANDIDATES_HELP = (
     "Where nothing is said of what is picked, a plain network of the baseline wins that is better "
     "in the end, or as good and no dearer."
 )
+DETERMINISTIC = ("supernet.deterministic", "retrain.deterministic")
+"""The settings that ``deterministic`` stands for."""
 Choices = dict[Name, Annotated[list[Whole | Name], Field(min_length=1, max_length=200)]]
 
 
@@ -108,6 +112,29 @@ def _limits(
         if value <= 0:
             raise UsageError(f"the limit {name}={value:g} must be above 0")
     return dict(sorted(limits.items()))
+
+
+_COMPARED = re.compile(r"\s*([^<>=\s]+)\s*([<>])=?\s*(\S+)\s*")
+
+
+def limit_pairs(called: str, texts: Sequence[str]) -> dict[str, str]:
+    """``["latency_ms=5"]`` → ``{"latency_ms": "5"}``.
+
+    Raises:
+        UsageError: for another form, such as a comparison.
+    """
+    for text in texts:
+        if compared := _COMPARED.fullmatch(text):
+            name, sign, value = compared.groups()
+            smallest = name in COSTS and OBJECTIVES[name].maximise
+            if (sign == ">") == smallest:
+                raise UsageError(f"{called} takes NAME=VALUE: write {name}={value}")
+            raise UsageError(
+                f"{called} {name}={value} would be the {'smallest' if smallest else 'largest'} "
+                f"value of {name} that is allowed; that it be at {'most' if smallest else 'least'} "
+                f"{value} cannot be asked for"
+            )
+    return pairs(called, texts)
 
 
 class SearchTerms(BaseModel):
@@ -168,7 +195,7 @@ class SearchTerms(BaseModel):
         ),
         Shown(
             metavar="NAME=VALUE",
-            read=pairs,
+            read=limit_pairs,
             many=True,
             apart="each cost has a field for it",
         ),
@@ -281,6 +308,8 @@ class SpaceSource(BaseModel):
     """A search space: one that has a name, or the text of one."""
 
     model_config = FROZEN
+    other_ways: ClassVar[tuple[str, ...]] = ()
+    """To come by a space, in words; with marks of `search_spaces.wording`."""
 
     space: Annotated[
         str | None,
@@ -321,11 +350,9 @@ class SpaceSource(BaseModel):
         if self.space is not None and self.space_toml is not None:
             raise ValueError("give one of space and space_toml")
         if self.space is None and self.space_toml is None and not self.makes_space:
-            raise ValueError(
-                f"no space is given: name one with {mark('space')} (nas space list), bring one "
-                "along as space_toml, have one made for a folder of nas data prepare, with "
-                f"{mark('data')}, or begin with a checkpoint, with {mark('start')}"
-            )
+            known = f"name one with {mark('space')} (nas space list)"
+            *ways, last = (known, "bring one along as space_toml", *self.other_ways)
+            raise ValueError(f"no space is given: {', '.join(ways)}, or {last}")
         return self
 
     @property
@@ -336,6 +363,11 @@ class SpaceSource(BaseModel):
 
 class SearchRequest(SearchTerms, SpaceSource):
     """A search, as people ask for it."""
+
+    other_ways: ClassVar[tuple[str, ...]] = (
+        f"have one made for a folder of nas data prepare, with {mark('data')}",
+        BEGIN,
+    )
 
     baseline: Annotated[
         str | dict[str, Any],
@@ -402,10 +434,10 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             max_length=1000,
             pattern=LINE,
-            description="A folder made by nas data prepare (a space is made for it where none is "
-            "named), the file of a data set that is not built in, or the word synthetic: a "
-            "generated corpus, to try a space with. On a server "
-            "the name of one in its data folder.",
+            description="A folder made by nas data prepare (nas search makes a space for it where "
+            "none is named), the file of a data set that is not built in, or the word synthetic: a "
+            "generated corpus, to try a space with. On a server the name of one in its data "
+            "folder, which needs a space.",
             examples=[SYNTHETIC],
         ),
         Shown("Data", metavar="DIR|FILE|synthetic"),
@@ -415,9 +447,10 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             gt=0.0,
             le=10_000.0,
-            description="Where no space is named: for about how long the space that is made for "
-            "the data is to be searched on this machine with the preset quick. Sizes of networks "
-            "and lengths of trainings follow from it (nas space new).",
+            description="Of nas search, where no space is named: for about how long the space that "
+            "is made for the data is to be searched on this machine with the preset quick. Sizes "
+            "of networks and lengths of trainings follow from it (nas space new). A server makes "
+            "no spaces.",
             examples=[2],
         ),
         Shown(
@@ -515,7 +548,7 @@ class SearchRequest(SearchTerms, SpaceSource):
         """Numbers of the preset to override, as texts; null leaves the preset's."""
         values = {**self.settings, "threads": self.settings.get("threads", self.threads)}
         if self.deterministic:
-            values |= dict.fromkeys(("supernet.deterministic", "retrain.deterministic"), True)
+            values |= dict.fromkeys(DETERMINISTIC, True)
         texts = {name: str(value) for name, value in values.items() if value is not None}
         return {n: text.lower() if text in ("True", "False") else text for n, text in texts.items()}
 
@@ -566,7 +599,8 @@ class SearchSpec(SearchTerms):
     ) -> dict[str, tuple[Choice, ...]]:
         if not keep or "space_toml" not in info.data:
             return keep
-        return checked_protected(parse_space(info.data["space_toml"], "the run's space.toml"), keep)
+        space = parse_space(info.data["space_toml"], SPACE_TOML, kept=True)
+        return checked_protected(space, keep)
 
     @model_validator(mode="after")
     def _inherits_or_not(self) -> Self:
@@ -602,7 +636,7 @@ class SearchSpec(SearchTerms):
                 "the networks of this search are known to its evaluator alone: they cannot be "
                 "trained, exported, timed or counted here"
             )
-        return parse_space(self.space_toml, SPACE_TOML)
+        return parse_space(self.space_toml, SPACE_TOML, kept=True)
 
     @cached_property
     def domain(self) -> GenotypeSpace:
@@ -619,7 +653,9 @@ class SearchSpec(SearchTerms):
         Raises:
             SpaceFileError: naming file, line and key, what was found and what is allowed.
         """
-        return (parse_space if self.evaluator is None else parse_genes)(text, source)
+        if self.evaluator is not None:
+            return parse_genes(text, source)
+        return parse_space(text, source, kept=True)
 
     def objective(self, name: str) -> Objective:
         """An objective, quality as it is measured in this search."""

@@ -2,11 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from latency.workload import BEHIND_CONTEXT, Workload
+from nas.objectives import base_workload
 from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TASKS
+
+_OF_DECODERS = ("context", "allocator")
+_OF_WRITING = ("beam", "target")
+
+
+def read_workload(space: SearchSpace, text: str) -> Workload:
+    """The workload that is asked for, over the space's own.
+
+    Args:
+        space: of the networks.
+        text: ``KEY=VALUE,…``.
+
+    Raises:
+        UsageError: for an empty text or another form, for keys of what the networks have not, and
+            as `latency.workload.Workload`.
+    """
+    if not text.strip():
+        raise UsageError("the workload is empty: write KEY=VALUE, as in batch=1, or leave it out")
+    pairs = (part.partition("=") for part in text.split(","))
+    _check_keys(space, {key.strip(): value.strip() for key, _, value in pairs})
+    return Workload.parse(text, space.workload)
+
+
+def own_workload(space: SearchSpace) -> Workload:
+    """The workload of a space's ``[workload]`` table.
+
+    Raises:
+        UsageError: where there is none, or its networks cannot do it.
+    """
+    _check_keys(space, space.workload)
+    workload = base_workload(space)
+    check_workload(space, workload)
+    return workload
 
 
 def check_workload(space: SearchSpace, workload: Workload) -> None:
@@ -60,12 +97,34 @@ def longest_source(space: SearchSpace) -> int:
     return space.model.max_length - space.model.class_token
 
 
+def _check_keys(space: SearchSpace, given: Mapping[str, Any]) -> None:
+    """Refuse what is said of a decoder where there is none, before anything that it would need."""
+    task = TASKS[space.task]
+    if not task.classifies:
+        return
+    networks = f"the networks of the space {space.name} {task.does}"
+    for key in _OF_WRITING:
+        if key in given and given.get("mode") != "generate":
+            raise UsageError(f"{networks} and write nothing; leave out {key}")
+    for key in _OF_DECODERS:
+        if key in given:
+            raise UsageError(
+                f"{networks} and have no decoder, of which the workload's {key} is; leave out {key}"
+            )
+    if given.get("mode") == "generate":
+        raise _writes_nothing(space)
+
+
+def _writes_nothing(space: SearchSpace) -> UsageError:
+    return UsageError(
+        f"the workload of the space {space.name} is to generate text, but its networks "
+        f"{TASKS[space.task].does}; leave out mode, beam and target"
+    )
+
+
 def _check_writes_nothing(space: SearchSpace, workload: Workload) -> None:
     if workload.mode == "generate":
-        raise UsageError(
-            f"the workload of the space {space.name} is to generate text, but its networks "
-            f"{TASKS[space.task].does}; leave out mode, beam and target"
-        )
+        raise _writes_nothing(space)
     if workload.target_length is not None:
         raise UsageError(
             f"the workload's target is {workload.target_length}, but the networks of the space "

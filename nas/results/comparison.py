@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nas.objectives import OBJECTIVES, QUALITY, base_workload
+from nas.objectives import OBJECTIVES, QUALITY, base_workload, timed_workload
 from nas.objectives.size import FLOPS, PARAMS
 from nas.request.picks import Condition
 from nas.results.contents import Retrained, RunContents
@@ -157,8 +157,7 @@ def _worked(run: RunContents) -> Hashable:
         if one.name == FLOPS.name:
             found.append(None if pictures else space.workload.get("source"))
         elif one.name not in (QUALITY, PARAMS.name):
-            work = base_workload(space)
-            work = work.timed_as(one.mode) if one.timed else work
+            work = timed_workload(space, one.mode) if one.timed else base_workload(space)
             found.append(replace(work, source_length=1) if pictures else work)
     return tuple(found)
 

@@ -132,6 +132,18 @@ def reading_of(data: OpenedData, settings: ModelSettings) -> Reading:
     raise _no_words(task.kind)
 
 
+def cut_words(reading: Reading, length: int) -> str:
+    """How a text was cut that is too long: the end of a sentence, without its full stop.
+
+    Args:
+        reading: how its network reads.
+        length: tokens that were read, as `Prediction.cut_at`.
+    """
+    if reading.task == "language_modelling":
+        return f"cut: the network read the last {length:,} tokens and nothing before"
+    return f"cut at {length:,} tokens: the network read nothing behind them"
+
+
 def open_exported(folder: Path, device: str) -> tuple[Exported, Reading]:
     """The network of an export and how it reads.
 

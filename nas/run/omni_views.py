@@ -80,7 +80,8 @@ def check_omni(architecture: Architecture, max_span: int) -> None:
     if not omni_layers(architecture, max_span):
         raise UsageError(
             f"the network {architecture.id} has no omnidirectional layer that looks at several "
-            "layers; choose one whose picture shows 'omni' beyond the first layer"
+            "layers, so that there is nothing to look into; choose one whose picture shows 'omni' "
+            "beyond the first layer"
         )
 
 

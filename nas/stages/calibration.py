@@ -27,7 +27,7 @@ from latency import acceptance
 from latency.timer import MIN_SAMPLE_S, Call, inference, is_long, time_calls
 from latency.turns import computing
 from latency.workload import Dtype
-from nas.objectives import OBJECTIVES, base_workload, exact
+from nas.objectives import OBJECTIVES, exact, timed_workload
 from nas.profiling.timed_work import network_cost, session_rounds, timed_call
 from nas.run.duration import (
     CHECK,
@@ -349,7 +349,7 @@ class _Bench:
     def _timed(self, name: str) -> tuple[Call, Dtype, float]:
         """What is timed of a typical network, and seconds of building it and of a first call."""
         if name not in self._calls:
-            workload = base_workload(self._space).timed_as(OBJECTIVES[name].mode)
+            workload = timed_workload(self._space, OBJECTIVES[name].mode)
             (typical,) = self._space.decode(middle(self._space))
             begun = self._clock()
             call = timed_call(self._space, typical, workload, self._device)
@@ -359,7 +359,7 @@ class _Bench:
         return self._calls[name]
 
     def _measurement(self, name: str) -> float:
-        workload = base_workload(self._space).timed_as(None)
+        workload = timed_workload(self._space, None)
         (typical,) = self._space.decode(middle(self._space))
         return self._took(lambda: network_cost(name, self._space, typical, workload, self._device))
 

@@ -8,7 +8,16 @@ from collections.abc import Mapping
 import numpy as np
 
 from nas.executors.base import Executor
-from nas.objectives import CACHE, OBJECTIVES, QUALITIES, Objective, base_workload, counted, rates
+from nas.objectives import (
+    CACHE,
+    OBJECTIVES,
+    QUALITIES,
+    Objective,
+    base_workload,
+    counted,
+    rates,
+    timed_workload,
+)
 from nas.profiling.device_profile import DeviceProfile, MeasuredNetwork
 from nas.request.spec import SearchSpec
 from nas.request.workloads import check_runtime, check_workload
@@ -40,7 +49,7 @@ def check_request(
         check_workload(spec.space, base_workload(spec.space))
     for one in OBJECTIVES.values():
         if one.stage and spec.needs(one.name):
-            workload = base_workload(spec.space).timed_as(one.mode)
+            workload = timed_workload(spec.space, one.mode)
             check_workload(spec.space, workload)
             if device_profile is None:
                 check_runtime(workload, spec.device)
@@ -111,7 +120,7 @@ def _profiled(
     spec: SearchSpec, cost: Objective, device_profile: DeviceProfile
 ) -> list[MeasuredNetwork]:
     """Of what the profile's device measured the networks that every search observes."""
-    every = device_profile.of(base_workload(spec.space).timed_as(cost.mode)).measured
+    every = device_profile.of(timed_workload(spec.space, cost.mode)).measured
     ids = {one.id for one in cheapest(spec.space)}
     return [one for one in every if one.architecture.id in ids] or list(every)
 

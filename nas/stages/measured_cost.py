@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nas.objectives import Objective, base_workload
+from nas.objectives import Objective, timed_workload
 from nas.profiling.fitting import fit_predictor
 from nas.run.duration import MEASUREMENT, Part
 from nas.run.events import ArchitectureMeasured, Event, Progress
@@ -17,7 +17,7 @@ def measure_sample(run: Run, cost: Objective) -> Iterator[Event]:
     """Measure a sample of networks and fit the predictor, or take both from a profile."""
     name, stage, journal = cost.name, cost.stage, measured_file(cost.stage)
     if run.device_profile is not None:
-        workload = run.device_profile.of(base_workload(run.space).timed_as(cost.mode))
+        workload = run.device_profile.of(timed_workload(run.space, cost.mode))
         run.folder.forget(stage, (journal,))
         measured = [(one.architecture, one.cost(name)) for one in workload.measured]
         run.folder.append(journal, [_line(network, name, value) for network, value in measured])

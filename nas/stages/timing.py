@@ -19,7 +19,7 @@ from latency.device import DeviceFingerprint
 from latency.predictor import LatencyPredictor, believed
 from latency.timings import open_timings, read_timings
 from nas.executors.base import Meter
-from nas.objectives import Objective, base_workload
+from nas.objectives import Objective, timed_workload
 from nas.objectives.latency_limits import Timed
 from nas.profiling.device_profile import DeviceProfile
 from nas.profiling.fitting import fit_predictor
@@ -145,7 +145,7 @@ def _fitted(run: Run, rows: Genotypes, measured: Sequence[Measurement]) -> Laten
 
 def _take_profile(run: Run, cost: Objective, device_profile: DeviceProfile) -> Iterator[Event]:
     """Leave the profile's measurements and its predictor where a timed run leaves its own."""
-    stage, known = cost.stage, device_profile.of(base_workload(run.space).timed_as(cost.mode))
+    stage, known = cost.stage, device_profile.of(timed_workload(run.space, cost.mode))
     path = run.folder.path / profile_file(stage)
     path.unlink(missing_ok=True)
     measured = [(one.architecture, one.latency) for one in known.measured]

@@ -32,9 +32,10 @@ from service.auth import Token
 from service.data_uploads import DataUploads
 from service.settings import Settings
 from service.uploads import NAME, Uploads
-from supernet.data.manifest import FILE_NAME, read_manifest
+from supernet.data.manifest import FILE_NAME, Manifest, read_manifest
+from supernet.data.prepared import check_manifest_fits
 from supernet.data.recall import NAME as RECALL
-from supernet.data.sources import SOURCES
+from supernet.data.sources import SOURCES, check_built_in_fits
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,41 @@ class Dataset:
     Attributes:
         name: of the data set.
         kind: ``built-in``, ``generated`` or ``prepared``.
-        task: what it is for; None where it depends on the space.
         path: of a prepared folder.
-        examples: split → number of examples, as far as known.
+        manifest: what that says of itself.
         problem: why it cannot be used.
     """
 
     name: str
     kind: str
-    task: str | None = None
     path: Path | None = None
-    examples: dict[str, int] | None = None
+    manifest: Manifest | None = None
     problem: str | None = None
+
+    @property
+    def task(self) -> str | None:
+        """What prepared data are for."""
+        return None if self.manifest is None else self.manifest.task
+
+    @property
+    def examples(self) -> dict[str, int] | None:
+        """Split → number of examples, of prepared data."""
+        if self.manifest is None:
+            return None
+        return {name: split.examples for name, split in self.manifest.splits.items()}
+
+    def suits(self, space: SearchSpace) -> bool:
+        """Whether networks of a space can read it, as far as that is told before it is opened."""
+        if self.problem is not None:
+            return False
+        try:
+            if self.manifest is None:
+                check_built_in_fits(self.name, space)
+            else:
+                check_manifest_fits(self.name, self.manifest, space)
+        except DataError:
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +214,10 @@ class Catalog:
             for name, folder in self._uploaded_data.names(self._viewer).items():
                 found[name] = _prepared(folder)
         return [found[name] for name in sorted(found)]
+
+    def spaces_for(self, dataset: Dataset) -> list[SearchSpace]:
+        """The spaces whose networks can read a data set, by name."""
+        return [space for space in self.readable_spaces() if dataset.suits(space)]
 
     def dataset(self, name: str, file: Path | None = None) -> Path | None:
         """Where a data set is; `file` where that was named.
@@ -385,8 +413,7 @@ def _prepared(folder: Path) -> Dataset:
         manifest = read_manifest(folder)
     except DataError as error:
         return Dataset(folder.name, "prepared", path=folder, problem=str(error))
-    examples = {name: split.examples for name, split in manifest.splits.items()}
-    return Dataset(folder.name, "prepared", manifest.task, folder.resolve(), examples)
+    return Dataset(folder.name, "prepared", folder.resolve(), manifest)
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> UnknownNameError:

@@ -11,7 +11,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from service.jobs.database import DatabaseAwayError
+from service.jobs.database import DatabaseAwayError, full_disk
 from service.jobs.store import Store
 from service.settings import Settings
 
@@ -90,7 +90,7 @@ class Readiness:
         if disk.f_flag & os.ST_RDONLY or not os.access(self._settings.home, os.W_OK):
             return "the home folder cannot be written to"
         if disk.f_bavail * disk.f_frsize < LEAST_FREE or (disk.f_files and not disk.f_favail):
-            return "the disk of the home folder is full; delete jobs, or make room"
+            return full_disk("the home folder")
         return None
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable
 from urllib.parse import urlsplit
 
+import anyio
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -16,7 +17,7 @@ from service.api.bounds import Bodies, GoneError, brings_file, network_of
 from service.api.health import Metrics
 from service.api.problems import ProblemError, problem_response, unexpected
 from service.api.thread_pools import SAFE
-from service.settings import Settings, is_loopback
+from service.settings import API_PREFIX, Settings, is_loopback
 
 RawHeader = tuple[bytes, bytes]
 
@@ -111,8 +112,39 @@ class RequestMiddleware:
         return None
 
     def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope.get("route")
-        self._metrics.count(scope["method"], getattr(route, "path", "-"), status, seconds)
+        self._metrics.count(scope["method"], _route_of(scope), status, seconds)
+
+
+class HeadMiddleware:
+    """Answers HEAD wherever GET is answered: with the same headers, and no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            await self._app(scope, receive, send)
+            return
+        asked = {**scope, "method": "GET"}
+        with anyio.CancelScope() as answering:
+
+            async def send_headers(message: Message) -> None:
+                if message["type"] != "http.response.start":
+                    return
+                scope.update({**asked, "method": "HEAD"})  # which route and token it was
+                await send(message)
+                await send({"type": "http.response.body"})
+                answering.cancel()  # a stream would go on, a file would be read
+
+            await self._app(asked, receive, send_headers)
+
+
+def _route_of(scope: Scope) -> str:
+    """The path of the route that answers, as its addresses begin; the framework cuts it off."""
+    path = getattr(scope.get("route"), "path", "-")
+    within = scope["path"].startswith(f"{API_PREFIX}/") and path != "-"
+    return f"{API_PREFIX}{path}" if within and not path.startswith(API_PREFIX) else path
 
 
 def _with_ours(given: Iterable[RawHeader], identity: str) -> list[RawHeader]:

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from search_spaces.errors import DamagedRunError, NasError
-from service.jobs.database import DatabaseAwayError
+from service.jobs.database import DatabaseAwayError, DatabaseFullError, full_disk
 from service.jobs.states import JobStateError
 from service.jobs.submissions import IdempotencyError
 from service.uploads import UploadError
@@ -30,7 +30,7 @@ MEDIA_TYPE = "application/problem+json"
 LONGEST_INPUT = 80
 LONGEST_FIELD, LONGEST_TEXT = 120, 1500
 MOST_ERRORS = 20
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 
 log = logging.getLogger("service.api.problems")
 
@@ -181,11 +181,12 @@ def _allowed(request: Request) -> list[str]:
     routes = request.app.routes
     own = ("type", "path", "root_path", "headers", "query_string", "app")
     scope = {name: request.scope[name] for name in own if name in request.scope}
-    return [
+    found = [
         method
         for method in METHODS
         if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in routes)
     ]
+    return ["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found
 
 
 async def _refused(_: Request, error: Exception) -> ProblemResponse:
@@ -196,6 +197,9 @@ async def _refused(_: Request, error: Exception) -> ProblemResponse:
         case UploadError():
             told = ProblemError(error.status, error.marked, error.field and f"/{error.field}")
             return problem_response(told.status, told.detail, told.errors)
+        case DatabaseFullError():
+            log.error("the disk of the database is full", extra={"error": str(error)[:200]})
+            return problem_response(507, full_disk("the database"))
         case DatabaseAwayError():
             log.error("the database does not answer", extra={"error": str(error)[:200]})
             detail = "the database does not answer; try again in a moment"

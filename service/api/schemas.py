@@ -14,11 +14,12 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from nas.executors.base import ExecutorKind
 from nas.request.fields import LINE, Shown, checked, words
 from nas.request.picks import HELP, WORDS, read_pick
-from nas.request.spec import SearchRequest
+from nas.request.spec import BEGIN, SearchRequest
 from search_spaces.space import SearchSpace
 from service.api.catalog import Checkpoint
 from service.jobs.listing import Filter, Order
@@ -36,7 +37,11 @@ MOST_TAGS = 10
 
 
 def _real(day: str) -> str:
-    date.fromisoformat(day)
+    try:
+        date.fromisoformat(day)
+    except ValueError as error:
+        # Unlike a ValueError it is told with the field and what was given.
+        raise PydanticCustomError("no_day", str(error)) from None
     return day
 
 
@@ -194,6 +199,8 @@ class JobRequest(SearchRequest):
 
     ``{"space": "digits", "preset": "smoke", "seed": 1}`` is enough.
     """
+
+    other_ways = ("write one with nas space new --data DIR where the data are", BEGIN)
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"space": "digits", "preset": "smoke", "seed": 1}]}
@@ -582,12 +589,15 @@ class PredictRequest(BaseModel):
 class PredictionOut(BaseModel):
     """The network's answer; `chances` is empty where there are no classes, the likeliest first.
 
-    `warning` tells that the data on the server are not those that the network learnt from.
+    `warning` tells that the data on the server are not those that the network learnt from. Of a
+    text that was too long `cut_at` are the tokens that were read, and `note` tells which.
     """
 
     answer: str
     chances: dict[str, float] = {}
     warning: str | None = None
+    cut_at: int | None = None
+    note: str | None = None
 
 
 class StageDurationOut(BaseModel):

@@ -15,8 +15,8 @@ part of the service either, within `TRY_CPU_S` and `TRY_MEMORY_MB` beside their 
 
 Such a process reads the service's settings from stdin, then one request a line. Once it has loaded
 what that takes it says so, is told to go on, and writes an answer a line. No request may take more
-processor time and memory than `CPU_S` and `MEMORY_MB`: the system ends the process that does. It
-ends when its stdin closes as well. Where it runs is told in `service.children`.
+processor time and memory than `CPU_S` and `MEMORY_MB`: the system ends the process that does. Where
+it runs is told in `service.children`, and with whom it ends.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from service.api.schemas import (
 )
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
-from service.children import Child, LostError, NoHelperError
+from service.children import Child, LostError, NoHelperError, end_with_others
 from service.process_limits import limited, mapped_bytes
 from service.settings import MIB, Settings
 from service.uploads import UnreadError
@@ -236,16 +236,12 @@ class SpaceReader:
             ProblemError: naming the field at fault.
             LostError: when there is no answer.
         """
+        request = {"kind": kind, "given": given, "viewer": viewer and asdict(viewer)}
         try:
             process = self._take()
+            answer = process.ask(json.dumps(request).encode(), wait_s)
         except NoHelperError as error:
             raise ProblemError(503, error.marked, headers={"Retry-After": AGAIN_S}) from error
-        try:
-            request = {"kind": kind, "given": given, "viewer": viewer and asdict(viewer)}
-            answer = process.ask(json.dumps(request).encode(), wait_s)
-        except LostError:
-            process.end()
-            raise
         self._give_back(process, spent=answer["spent"])
         if "problem" in answer:
             raise ProblemError(*answer["problem"])
@@ -305,11 +301,7 @@ class _Process:
     def __init__(self, settings: Settings) -> None:
         self.child = Child(settings, MODULE)
         answered = settings.model_copy(update={"database_url": None})
-        try:
-            self._exchange(answered.model_dump_json().encode(), START_S)
-        except LostError:
-            self.end()
-            raise
+        self._exchange(answered.model_dump_json().encode(), START_S)
 
     @property
     def lives(self) -> bool:
@@ -321,6 +313,7 @@ class _Process:
 
         Raises:
             LostError: when there is none.
+            NoHelperError: when its helper is lost.
         """
         self._exchange(request, START_S)
         answer: dict[str, Any] = json.loads(self._exchange(GO, wait_s))
@@ -331,9 +324,13 @@ class _Process:
         self.child.end()
 
     def _exchange(self, line: bytes, wait_s: float) -> bytes:
-        """Send a line and wait for one."""
+        """Send a line and wait for one; a process that gives none is ended."""
         self.child.send(line)
-        return self.child.read(wait_s)
+        try:
+            return self.child.read(wait_s)
+        except (LostError, NoHelperError):
+            self.end()
+            raise
 
 
 # -- in the other process ------------------------------------------------------------------------
@@ -436,8 +433,9 @@ def _say(line: bytes) -> None:
 
 
 def main() -> None:
-    """Answer until stdin closes."""
+    """Answer until nobody is there to ask."""
     os.nice(5)  # who only looks at something goes first
+    end_with_others()
     catalog = Catalog(Settings.model_validate_json(sys.stdin.buffer.readline()))
     _say(READY)
     began = mapped_bytes()

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from nas.request.resolve import blaming, find_space, resolve
-from nas.request.spec import SpaceSource
-from search_spaces.errors import NasError, UsageError
+from nas.request.spec import SearchSpec, SpaceSource
+from search_spaces.errors import NasError
 from search_spaces.space import SearchSpace
 from service.api.catalog import Catalog
 from service.api.problems import ProblemError
 from service.api.schemas import JobRequest
 from supernet.data.manifest import read_manifest
+from supernet.data.prepared import check_manifest_fits
+from supernet.data.sources import check_built_in_fits
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,9 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     with refusing(*catalog.hidden):
         found = resolve(given, catalog)
         spec = found.spec
-        if isinstance(found.space, SearchSpace) and spec.data is not None:
+        if isinstance(found.space, SearchSpace):
             with blaming("dataset" if given.data is None else "data"):
-                _check_task(Path(spec.data), found.space)
+                _check_data(spec, found.space)
         if spec.evaluator is None and (given.limits or given.quality != "loss"):
             # Imported late: it brings along what fits rankers, for which most have no use.
             from nas.stages.feasibility import check_costs, check_quality
@@ -74,19 +76,16 @@ def read_search(given: JobRequest, catalog: Catalog) -> Search:
     return Search(spec.model_dump_json(), found.space.name[:200], spec.dataset[:200], spec.preset)
 
 
-def _check_task(data: Path, space: SearchSpace) -> None:
-    """Refuse prepared data that are for another task than a space.
+def _check_data(spec: SearchSpec, space: SearchSpace) -> None:
+    """Refuse data that networks of a space cannot read, which the run would refuse otherwise.
 
     Raises:
-        UsageError: for such data, which only the run would refuse otherwise.
+        DataError: for such data; what lies in the file of a data set only the run looks at.
     """
-    task = read_manifest(data).task if data.is_dir() else space.task
-    if task != space.task:
-        given, needed = (one.replace("_", " ") for one in (task, space.task))
-        raise UsageError(
-            f"the data set {data.name} is for {given}, but the networks of the space {space.name} "
-            f"are for {needed}: choose a space for {given}, or data for {needed}"
-        )
+    if spec.data is None:
+        check_built_in_fits(spec.dataset, space)
+    elif (folder := Path(spec.data)).is_dir():
+        check_manifest_fits(folder.name, read_manifest(folder), space)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def ask_network(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
-    from nas.results.predictions import predict, reading_of  # brings along torch
+    from nas.results.predictions import cut_words, predict, reading_of  # brings along torch
 
     folder = RunFolder.open(Path(given["folder"]))
     spec = folder.spec
@@ -77,4 +77,7 @@ def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
             "in another way, the answer means nothing"
         )
     )
-    return {"answer": found.answer, "chances": dict(found.chances), "warning": warning}
+    cut_at = found.cut_at
+    note = None if cut_at is None else f"The text was {cut_words(reading, cut_at)}."
+    answer = {"answer": found.answer, "chances": dict(found.chances), "warning": warning}
+    return answer | {"cut_at": cut_at, "note": note}

@@ -65,8 +65,7 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         run = compared.contents
         front_drawn = drawn(run, most, cost).front
         entries = front_drawn.entries if front_drawn else ()
-        # Titles may be alike: the number tells them apart.
-        name = f"{number}. {compared.title[:LONGEST_NAME]}"
+        name = _name(made, number - 1)
         traces += front_traces(run, entries, cost, name, colour, symbol)
         trained = retrained_points(run)
         names = (f"{number}. retrained", f"{number}. baseline")
@@ -94,6 +93,11 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
     return chart(f"compare-{cost}", shown, layout, caption, 28)
 
 
+def _name(made: Comparison, place: int) -> str:
+    """What a front is called; titles may be alike, and the number tells them apart."""
+    return f"{place + 1}. {made.runs[place].title[:LONGEST_NAME]}"
+
+
 def _all(traces: Sequence[Trace], coordinate: str) -> list[float]:
     return [number for trace in traces for number in trace[coordinate]]
 
@@ -115,7 +119,7 @@ def network_table(
         entry = one.entry
         link = tag("a", entry.id, href=f"/jobs/{jobs[one.run]}/networks/{entry.id}")
         link = join(link, " ", tag("span", "baseline", class_="small")) if one.baseline else link
-        row = [cell(link), cell(f"{one.run + 1}. {made.runs[one.run].title}")]
+        row = [cell(link), cell(_name(made, one.run))]
         if one.result is None:
             row.append(cell("–", -1.0))
         else:
@@ -280,7 +284,7 @@ def _lines(
     return {
         "type": "scatter",
         "mode": "lines+markers",
-        "name": f"{place + 1}. {made.runs[place].title[:LONGEST_NAME]}",
+        "name": _name(made, place),
         "x": x,
         "y": y,
         "text": texts,

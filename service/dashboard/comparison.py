@@ -163,7 +163,7 @@ def _runs(
             continue
         contents = cached_run(folder).contents
         if contents.front is None:
-            left_out.append((job, "nothing was measured yet"))
+            left_out.append((job, "nothing was measured"))
             continue
         data = folder.read_json(DATA_FILE).get("digest") if folder.has(DATA_FILE) else None
         jobs.append(job)

@@ -15,7 +15,7 @@ from service.api.dependencies import AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes.data import DataOptions, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
-from service.dashboard.wording import COLUMNS, LABELS
+from service.dashboard.wording import COLUMNS, LABELS, no_space_for
 from service.data_uploads import ENDINGS
 from supernet.data.manifest_tables import (
     class_sheet,
@@ -55,6 +55,8 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
 def data_set(request: Request, name: str, token: AnyRole, context: InContext) -> Response:
     """What one of the viewer's data sets holds, as `nas data prepare` tells it."""
     one, manifest, findings = found_data(name, token, context)
+    catalog = context.catalog.seen_by(token)
+    dataset = next(each for each in catalog.datasets() if each.name == name)
     sheets = {"Splits": split_sheet(manifest)}
     if manifest.splits["train"].classes:
         sheets["Classes"] = class_sheet(manifest)
@@ -66,6 +68,7 @@ def data_set(request: Request, name: str, token: AnyRole, context: InContext) ->
         findings=findings,
         most_ignored=SHOWN,
         notes=[*untold_classes(manifest), *shared_examples(manifest)],
+        lacking=None if catalog.spaces_for(dataset) else no_space_for(dataset),
     )
 
 

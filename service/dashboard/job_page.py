@@ -71,11 +71,11 @@ def _run_parts(job: Job, context: Context) -> dict[str, Any]:
     with showing(folder.path):
         return {
             "view": view,
-            "numbers": views.picked_numbers(view, job.id),
-            "charts": views.front_charts(view),
+            "numbers": views.picked_numbers(view, job),
+            "charts": views.front_charts(view, ended=job.state.ended),
             "good_corner": good_corner(view.contents, view.contents.costs),
             "table": views.choice_table(view, job.id),
-            "growth": views.growth_chart(view),
+            "growth": views.growth_chart(view, ended=job.state.ended),
             "stages": views.stages(view, job),
             "evidence": views.evidence(view),
             "formats": list(FORMATS),

@@ -32,6 +32,7 @@ from nas.search.pareto import non_dominated
 from service.api.run_cache import MOST_DRAWN, RunView, most_drawn, sample
 from service.jobs.states import Job, State
 
+UNMEASURED = "The quality of no network was measured."
 OMNI_HINT = "the button below the picture of a network with omni attention does so."
 WIDTH, HEIGHT = 120, 28
 MOST_LISTED = 100  # networks in the table
@@ -47,7 +48,8 @@ class StageView:
 
     Attributes:
         label: in words.
-        state: ``done``, ``now`` or ``open``.
+        state: ``done``, ``now``, ``stopped`` where a job has ended in the middle of it, or
+            ``open``.
         seconds: what it has taken.
         share: of the longest stage, 0 to 1.
     """
@@ -61,24 +63,33 @@ class StageView:
 # -- the front ----------------------------------------------------------------------------------
 
 
-def front_charts(view: RunView) -> Html:
-    """A chart for each cost; a click on a point shows its network."""
+def front_charts(view: RunView, *, ended: bool = False) -> Html:
+    """A chart for each cost; a click on a point shows its network.
+
+    Args:
+        view: the run.
+        ended: whether its job has, with or without its result.
+    """
     warnings = doubtful.warnings(view.contents)
     if view.contents.front is None:
-        return join(warnings, missing("The quality of no network was measured yet."))
+        return join(warnings, missing(UNMEASURED))
     run, most = view.contents, most_drawn(view.contents)
-    charts = [cost_chart(drawn(run, most, cost), cost, view.final) for cost in run.costs]
+    settled = view.final or ended
+    charts = [cost_chart(drawn(run, most, cost), cost, settled) for cost in run.costs]
     return join(warnings, tag("div", charts, class_="charts"), _left_out(view, most))
 
 
-def picked_numbers(view: RunView, job: str) -> Html:
+def picked_numbers(view: RunView, job: Job) -> Html:
     """The network that is picked from the front, in numbers; nothing before there is one."""
     run = view.contents
     entry = run.picked
     if entry is None:
         return Html("")
     tiles: list[tuple[str, str]] = [
-        ("picked network" if view.final else "picked so far", _link(job, entry.id))
+        (
+            "picked network" if view.final or job.state.ended else "picked so far",
+            _link(job.id, entry.id),
+        )
     ]
     for result in run.retrained:
         if result.id == entry.id:
@@ -178,10 +189,15 @@ def choice_table(view: RunView, job: str) -> Html:
     return join(front_table(run, named), cells)
 
 
-def growth_chart(view: RunView) -> Html:
-    """Hypervolume over the networks that were measured."""
+def growth_chart(view: RunView, *, ended: bool = False) -> Html:
+    """Hypervolume over the networks that were measured.
+
+    Args:
+        view: the run.
+        ended: whether its job has, with or without its result.
+    """
     if not view.curve:
-        return missing("The quality of no network was measured yet.")
+        return missing(UNMEASURED)
     volumes = [volume for _, volume in view.curve]
     trace = {
         "type": "scatter",
@@ -202,7 +218,7 @@ def growth_chart(view: RunView) -> Html:
         "How much of the box between nothing and a useless network the front covers, after each "
         "network whose quality was measured."
     )
-    if not view.final:
+    if not view.final and not ended:
         caption += (
             " The box may still change until the search has ended, and so may costs that are "
             "predicted so far."
@@ -248,18 +264,22 @@ def sparkline(curve: Sequence[tuple[int, float]]) -> Html:
 
 
 def stages(view: RunView, job: Job) -> list[StageView]:
-    """The timeline: every stage, done, going on or still to come."""
+    """The timeline: every stage, done, going on, still to come, or not reached by a job's end."""
     run = view.contents
     names = [stage.name for stage in stages_of_run(run.spec, run.seconds)]
     names += [name for name in run.seconds if name not in names]
-    now = job.summary.stage if job.state is State.running else None
+    now = None if job.state in (State.queued, State.succeeded) else job.summary.stage
     if now and now.startswith(tuple(OF_NETWORKS)) and now not in names:
         names.append(now)
     longest = max([*run.seconds.values(), 0.1])
     shown = []
     for name in names:
         seconds = run.seconds.get(name)
-        state = "done" if seconds is not None else "now" if name == now else "open"
+        state = "open"
+        if seconds is not None:
+            state = "done"
+        elif name == now:
+            state = "stopped" if job.state.ended else "now"
         shown.append(StageView(stage_label(name), state, seconds, (seconds or 0.0) / longest))
     return shown
 

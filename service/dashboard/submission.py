@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
 from nas.request.fields import first_problem, read_texts, shown, texts_of
 from nas.request.protected_choices import NONE
-from nas.request.spec import PLAIN, SYNTHETIC, SpaceSource
+from nas.request.spec import DETERMINISTIC, PLAIN, SYNTHETIC, SpaceSource
 from nas.run.duration import not_told
 from search_spaces.architecture import Architecture
 from search_spaces.errors import NasError, UnknownNameError, UsageError
@@ -29,7 +29,7 @@ from service.api.specs import read_space
 from service.auth import Token
 from service.dashboard.pages import Form, Page, digits, page
 from service.dashboard.pages import duration as seconds
-from service.dashboard.wording import for_pages
+from service.dashboard.wording import for_pages, no_space_for, of_control
 from service.jobs.states import Kind
 from supernet.data.sources import SOURCES
 
@@ -43,10 +43,12 @@ WHAT, HOW_GOOD, HOW_LONG, WHERE = "What", "How good", "How long", "Where"
 # Group → its fields in their order; a field that stands nowhere belongs to the last.
 GROUPS: Mapping[str, Sequence[str]] = {
     WHAT: ("title", "tags", "notes", "dataset", "data", "start"),
-    HOW_GOOD: ("quality", "pick", "baseline", "keep"),
+    HOW_GOOD: ("quality", "pick", "retrain", "baseline", "keep"),
     HOW_LONG: ("preset", "searcher", "seed", "settings"),
     WHERE: ("device", "device_profile", "workload", "threads", "executor", "priority"),
 }
+# Fields without a control that the form takes over otherwise.
+OTHERWISE = ("space", "space_toml", "restrict", "objectives", "limits", "deterministic")
 Fields = Mapping[str, Sequence[str]]
 
 router = APIRouter(route_class=Page)
@@ -98,7 +100,7 @@ class Chosen:
         space: whose choices are shown.
         form: the fields; those of an earlier request where none were filled in yet.
         toml: the space's text, where it came with that request.
-        note: what of that request the form cannot show.
+        note: what of that request the form cannot show, or that no space suits the data set.
         baseline: a network of one's own that came with that request, as JSON.
         turned_from: the space whose choices were shown before; empty where it is the same.
     """
@@ -187,7 +189,7 @@ async def check(token: Submitter, context: InContext, form: Form) -> Response:
         field = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
     except ProblemError as error:
         problem = error.detail
-        field = error.errors[0].field.lstrip("/") if error.errors else None
+        field = error.errors[0].field.lstrip("/").partition("/")[0] if error.errors else None
     except NasError as error:
         problem = error.marked
     told = problem and for_pages(problem)
@@ -287,9 +289,7 @@ def _form_page(
 
 def _offers(catalog: Catalog) -> list[Offer]:
     """All spaces; with what is missing where neither its own data are here nor others for it."""
-    usable = [one for one in catalog.datasets() if one.problem is None]
-    names, tasks = {one.name for one in usable}, {one.task for one in usable if one.path}
-    files = bool(catalog.data_names())
+    datasets, files = catalog.datasets(), bool(catalog.data_names())
     found = []
     for name in catalog.space_names():
         problem = None
@@ -300,7 +300,8 @@ def _offers(catalog: Catalog) -> list[Offer]:
         else:
             data = space.data.get("dataset")
             of_file = data in SOURCES and SOURCES[data].needs_path and files
-            if data not in names and space.task not in tasks and not of_file:
+            mine = (one for one in datasets if one.path is not None or one.name == data)
+            if not of_file and not any(one.suits(space) for one in mine):
                 problem = f"needs {data or 'data for ' + space.task.replace('_', ' ')}"
         found.append(Offer(name, problem))
     return found
@@ -323,8 +324,10 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
     """
     again = _one(form, AGAIN)
     if not again:
-        name = _one(form, "space") or _begun_with(_one(form, "dataset"), token, context)
-        return _turned(Chosen(_space(context, name), form))
+        name, note = _one(form, "space"), None
+        if not name:
+            name, note = _begun_with(_one(form, "dataset"), token, context)
+        return _turned(Chosen(_space(context, name), form, note=note))
     job = job_of(again, token, context)
     request = dict(job.request)
     if job.kind is not Kind.search or request.get("evaluator"):
@@ -339,19 +342,43 @@ def _chosen(form: Fields, token: Token, context: Context) -> Chosen:
         return _turned(Chosen(space, form, toml, baseline=baseline))
     around = request.get("start") and toml is None and not request.get("space")
     rows = () if around else _fields(space)  # a space around a checkpoint has no form
-    lost = [name for name in request.get("restrict", {}) if name not in rows]
-    note = f"the choices of {', '.join(lost)} are not taken over" if lost else None
+    lost = ", ".join(_lost(request, rows))
+    note = f"not taken over: {lost}" if lost else None
     asked = {**request, "restrict": {}} if around else request
     return Chosen(space, {**form, **form_of(asked, space)}, toml, note, baseline)
 
 
-def _begun_with(dataset: str, token: Token, context: Context) -> str:
-    """The space that a form begins with which names none: one for the task of its data set."""
+def _lost(request: Mapping[str, Any], rows: Collection[str]) -> Iterator[str]:
+    """What of a request the form does not take over, in words.
+
+    Args:
+        request: as it is kept; of an earlier version it may have what there is no more.
+        rows: the genes whose choices the form shows.
+    """
+    for name in request.get("restrict", {}):
+        if name not in rows:
+            yield f"the choices of {name}"
+    for name in request:
+        field = JobRequest.model_fields.get(name)
+        if name not in OTHERWISE and (field is None or shown(field).apart):
+            yield of_control(name)
+
+
+def _begun_with(dataset: str, token: Token, context: Context) -> tuple[str, str | None]:
+    """The space that a form begins with which names none, and what to do where none suits its data.
+
+    Of those that suit the data set it is the one that names it, or the usual one.
+    """
     catalog = context.catalog.seen_by(token)
-    tasks = {one.name: one.task for one in catalog.datasets()}
-    usable = [one.name for one in _offers(catalog) if one.problem is None]
-    fitting = [name for name in usable if catalog.space(name).task == tasks.get(dataset)]
-    return fitting[0] if fitting and DEFAULT_SPACE not in fitting else DEFAULT_SPACE
+    one = next((one for one in catalog.datasets() if one.name == dataset), None)
+    if one is None:
+        return DEFAULT_SPACE, None
+    suited = catalog.spaces_for(one)
+    if not suited:
+        return DEFAULT_SPACE, no_space_for(one)
+    own = [space.name for space in suited if space.data.get("dataset") == dataset]
+    names = own or [space.name for space in suited]
+    return DEFAULT_SPACE if DEFAULT_SPACE in names else names[0], None
 
 
 def _turned(chosen: Chosen) -> Chosen:
@@ -366,6 +393,9 @@ def _turned(chosen: Chosen) -> Chosen:
 def form_of(request: Mapping[str, Any], space: SearchSpace) -> dict[str, list[str]]:
     """The fields of the form that stand for a request; `read_form` is the way back."""
     form = {"space": [space.name], "objective": list(request.get("objectives", ()))}
+    if request.get("deterministic"):
+        settings = {**request.get("settings", {}), **dict.fromkeys(DETERMINISTIC, True)}
+        request = {**request, "settings": settings}
     for name, value in request.items():
         field = JobRequest.model_fields.get(name)
         if field is not None and not shown(field).apart and value is not None:

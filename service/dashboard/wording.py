@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from nas.request.fields import shown
 from search_spaces.wording import RESUME, told
+from service.api.catalog import Dataset
 from service.api.schemas import JobRequest
 from service.wording import of_field
 
@@ -28,6 +29,18 @@ LABELS = {
 }
 # What else the pages have a control for → its label.
 _OTHERS = {"space": "Space", "objectives": "Objectives", "limits": "Limits", RESUME: "Retry"}
+
+
+def no_space_for(dataset: Dataset) -> str:
+    """What to do with a data set that networks of no space can read."""
+    told = f"no space of this server suits {dataset.name}: "
+    if dataset.task == "embedding":
+        return f"{told}begin with the checkpoint whose embeddings it holds"
+    return (
+        f"{told}prepare the same file with nas data prepare --out DIR, write a space for it with "
+        "nas space new --data DIR > FILE, and submit that with nas submit --space FILE "
+        f"--dataset {dataset.name}"
+    )
 
 
 def _labels() -> Mapping[str, str]:

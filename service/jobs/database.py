@@ -48,6 +48,11 @@ class DatabaseFullError(DatabaseAwayError):
     """The database has no room on its disk to write anything."""
 
 
+def full_disk(whose: str) -> str:
+    """What is said of a full disk to whoever wants something kept on it."""
+    return f"the disk of {whose} is full; delete jobs, or make room"
+
+
 class Database:
     """One database.
 

@@ -175,16 +175,8 @@ def _prepare(
     name = dataset if folder is None else folder.resolve().name
     if seed < 0:
         raise UsageError(f"seed must be at least 0; given {seed}")
-    given = "images" if isinstance(model.input, ImageInput) else "tokens"
-    if source.kind not in (None, given):
-        raise DataError(
-            f"the data set {dataset} holds {source.kind}, but the networks of this space read "
-            f"{given}; choose a data set or a space of the other kind"
-        )
-    if model.num_classes is None:
-        raise DataError(
-            f"the data set {name} is for classification, but the space has no num_classes"
-        )
+    source.check_reads(name, model)
+    assert model.num_classes is not None, "this was checked"
     if source.needs_path and not path:
         raise DataError(
             f"the data set {dataset} is read from a file; pass it with {mark('data')} FILE.npz, "

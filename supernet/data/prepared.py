@@ -7,7 +7,7 @@ the manifest's checksums when they are opened; tokens are memory-mapped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -225,10 +225,7 @@ class PreparedForm(Generic[S]):
             source_tokenizer=source,
             target_tokenizer=target,
             label_names=tuple(manifest.label_names),
-            # Of all splits: a network that is searched has to read the test split in the end.
-            longest=max(
-                (n for split in manifest.splits.values() for n in split.longest.values()), default=0
-            ),
+            longest=_longest(manifest),
             settings=manifest.settings,
         )
 
@@ -252,47 +249,91 @@ class PreparedForm(Generic[S]):
         return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What decides whether networks can read rows of tokens.
+
+    Attributes:
+        name: of the data, for people.
+        vocab_sizes: tokens of source and target.
+        joint: whether both sides have one vocabulary.
+        fixed: whether it is that of a checkpoint, which no preparation makes smaller.
+        longest: tokens of the longest row, end mark included; 0 where rows are cut to what networks
+            read.
+    """
+
+    name: str
+    vocab_sizes: tuple[int, int]
+    joint: bool
+    fixed: bool
+    longest: int
+
+
 def check_fits(data: PreparedData[Any], model: ModelSettings) -> None:
-    """See that networks of these settings can read the data.
+    """See that networks of these settings can read pairs, or a stream.
 
     Raises:
         DataError: when a vocabulary is larger than the networks', a row is longer than they allow,
             or they share embeddings between vocabularies that are not joint.
     """
-    shape, source, target = model.input, data.source_tokenizer, data.target_tokenizer
-    if not isinstance(shape, TokenInput) or source is None or target is None:
-        raise DataError(f"the data {data.name} and the networks of this space read different kinds")
+    source, target = data.source_tokenizer, data.target_tokenizer
+    if source is None or target is None:
+        raise _other_kind(data.name)
+    sizes, fixed = (source.vocab_size, target.vocab_size), isinstance(source, CheckpointTokenizer)
+    longest = 0 if isinstance(data.train, StreamSplit) else data.longest
+    _check_rows(Rows(data.name, sizes, source is target, fixed, longest), model)
+
+
+def _rows_of(name: str, manifest: Manifest) -> Rows:
+    record = manifest.tokenizer
+    if record is None or record.kind == "bytes":
+        raise _other_kind(name)
+    sizes = (record.vocab_size, record.target_vocab_size or record.vocab_size)
+    longest = 0 if manifest.content == "stream" else _longest(manifest)
+    return Rows(name, sizes, record.joint, record.kind == KIND, longest)
+
+
+def _check_rows(rows: Rows, model: ModelSettings) -> None:
+    shape = model.input
+    if not isinstance(shape, TokenInput):
+        raise _other_kind(rows.name)
     sizes = (shape.vocab_size, shape.target_vocab_size or shape.vocab_size)
-    for side, tokenizer, size in zip(("source", "target"), (source, target), sizes, strict=True):
-        if tokenizer.vocab_size > size:
-            _refuse_checkpoint(tokenizer, data.name, size)
+    for side, needed, size in zip(("source", "target"), rows.vocab_sizes, sizes, strict=True):
+        if needed > size:
+            if rows.fixed:
+                raise _small_vocabulary(rows.name, needed, size)
             raise DataError(
-                f"the {side} vocabulary of {data.name} has {tokenizer.vocab_size} tokens, but the "
-                f"networks of this space have {size}; prepare the data with {mark('vocab_size')} "
-                f"{size}"
+                f"the {side} vocabulary of {rows.name} has {needed} tokens, but the networks of "
+                f"this space have {size}; prepare the data with {mark('vocab_size')} {size}"
             )
-    if shape.share_embeddings and source is not target:
+    if shape.share_embeddings and not rows.joint:
         raise DataError(
-            f"the networks of this space share one table of embeddings, but {data.name} has a "
+            f"the networks of this space share one table of embeddings, but {rows.name} has a "
             f"vocabulary for each side; prepare the data with {mark('joint')}"
         )
-    is_stream = isinstance(data.train, StreamSplit)
-    if data.longest > model.max_length and not is_stream:
+    if rows.longest > model.max_length:
         raise DataError(
-            f"the longest row of {data.name} has {data.longest} tokens, but max_length of this "
+            f"the longest row of {rows.name} has {rows.longest} tokens, but max_length of this "
             f"space is {model.max_length}; prepare the data with {mark('max_length')} "
             f"{model.max_length}"
         )
 
 
-def _refuse_checkpoint(tokenizer: Tokenizer, name: str, size: int) -> None:
-    """Say what fits the tokenizer of a checkpoint, or one that is there already."""
-    if isinstance(tokenizer, CheckpointTokenizer):
-        raise DataError(
-            f"the tokenizer of {name} has token numbers up to {tokenizer.vocab_size - 1}, but the "
-            f"networks of this space have {size} tokens: set vocab_size of the space to "
-            f"{tokenizer.vocab_size} or more"
-        )
+def _other_kind(name: str) -> DataError:
+    return DataError(f"the data {name} and the networks of this space read different kinds")
+
+
+def _small_vocabulary(name: str, needed: int, size: int) -> DataError:
+    """What fits the tokenizer of a checkpoint, or one that is there already."""
+    return DataError(
+        f"the tokenizer of {name} has token numbers up to {needed - 1}, but the networks of this "
+        f"space have {size} tokens: set vocab_size of the space to {needed} or more"
+    )
+
+
+def _longest(manifest: Manifest) -> int:
+    """Of all splits: a network that is searched has to read the test split in the end."""
+    return max((n for split in manifest.splits.values() for n in split.longest.values()), default=0)
 
 
 def _tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer | None, Tokenizer | None]:
@@ -406,65 +447,105 @@ EXAMPLES = PreparedForm("classification", _examples)
 EMBEDDINGS = PreparedForm("embedding", _embeddings)
 
 
-def check_examples_fit(data: PreparedData[ExampleSplit], model: ModelSettings) -> None:
-    """See that networks of these settings can read the examples, those of the test split included.
+def check_task(name: str, task: TaskName, space: SearchSpace) -> None:
+    """See that data are for the task of a space.
+
+    Raises:
+        DataError: when they are for another one.
+    """
+    if task != space.task:
+        given, needed = (one.replace("_", " ") for one in (task, space.task))
+        raise DataError(
+            f"the data set {name} is for {given}, but the networks of the space {space.name} "
+            f"are for {needed}: choose a space for {given}, or data for {needed}"
+        )
+
+
+def check_manifest_fits(name: str, manifest: Manifest, space: SearchSpace) -> None:
+    """See that networks of a space can read prepared data; nothing but the manifest is looked at.
+
+    Args:
+        name: of the data, for people.
+        manifest: theirs.
+        space: the networks.
+
+    Raises:
+        DataError: when the data are for another task, and as `check_examples_fit`,
+            `check_embeddings_fit` and `check_fits`.
+    """
+    check_task(name, manifest.task, space)
+    if manifest.task == "classification":
+        check_examples_fit(name, manifest, space.model)
+    elif manifest.task == "embedding":
+        check_embeddings_fit(name, manifest, space)
+    else:
+        _check_rows(_rows_of(name, manifest), space.model)
+
+
+def check_examples_fit(name: str, manifest: Manifest, model: ModelSettings) -> None:
+    """See that networks of these settings can read examples, those of the test split included.
+
+    Args:
+        name: of the data, for people.
+        manifest: theirs.
+        model: the settings.
 
     Raises:
         DataError: when the kind of input, the image size, the channels, the vocabulary, the length
             or the number of classes differ.
     """
-    inputs, shape = data.train.inputs, model.input
-    if isinstance(inputs, np.ndarray) != isinstance(shape, ImageInput):
-        held, read = ("images", "tokens") if isinstance(inputs, np.ndarray) else ("texts", "images")
+    pictures = manifest.image_shape if manifest.content == "images" else None
+    shape, classes = model.input, len(manifest.label_names)
+    if (pictures is not None) != isinstance(shape, ImageInput):
+        held, read = ("texts", "images") if pictures is None else ("images", "tokens")
         raise DataError(
-            f"the data {data.name} hold {held}, but the networks of this space read {read}; choose "
+            f"the data {name} hold {held}, but the networks of this space read {read}; choose "
             "data or a space of the other kind"
         )
-    if len(data.label_names) != model.num_classes:
+    if classes != model.num_classes:
         raise DataError(
-            f"the data {data.name} have {len(data.label_names)} classes, but the space has "
-            f"num_classes = {model.num_classes}; set it to {len(data.label_names)}"
+            f"the data {name} have {classes} classes, but the space has "
+            f"num_classes = {model.num_classes}; set it to {classes}"
         )
     if isinstance(shape, ImageInput):
-        assert isinstance(inputs, np.ndarray), "the kind was checked above"
-        _check_images(data.name, inputs, shape)
+        assert pictures is not None, "the kind was checked above"
+        _check_images(name, pictures, shape)
     else:
-        _check_texts(data, shape, model.max_length - model.class_token)
+        _check_texts(name, manifest, shape, model.max_length - model.class_token)
 
 
-def check_embeddings_fit(
-    data: PreparedData[EmbeddingSplit], model: ModelSettings, widths: Sequence[int]
-) -> None:
-    """See that networks of these settings can read the texts, and make vectors of their width.
+def check_embeddings_fit(name: str, manifest: Manifest, space: SearchSpace) -> None:
+    """See that networks of a space can read the texts, and make vectors of their width.
 
     Args:
-        data: the texts.
-        model: the settings.
-        widths: embedding sizes of the networks.
+        name: of the data, for people.
+        manifest: theirs.
+        space: the networks.
 
     Raises:
         DataError: when the vocabulary, the longest text or the width do not fit.
     """
-    tokenizer, shape = data.source_tokenizer, model.input
-    assert isinstance(shape, TokenInput) and tokenizer is not None
-    if tokenizer.vocab_size > shape.vocab_size:
-        _refuse_checkpoint(tokenizer, data.name, shape.vocab_size)
-    room, width = model.max_length - model.class_token, data.train.targets.shape[1]
-    if data.longest > room:
+    model, record, shape = space.model, manifest.tokenizer, space.model.input
+    assert isinstance(shape, TokenInput) and record is not None
+    if record.vocab_size > shape.vocab_size:
+        raise _small_vocabulary(name, record.vocab_size, shape.vocab_size)
+    room, longest = model.max_length - model.class_token, _longest(manifest)
+    if longest > room:
         raise DataError(
-            f"the longest text of {data.name} has {data.longest} tokens, but the networks of this "
+            f"the longest text of {name} has {longest} tokens, but the networks of this "
             f"space read {room}; prepare the data with {mark('max_length')} {room}"
         )
-    if other := [one for one in widths if one != width]:
+    (widths,) = (slot.choices for slot in space.slots if slot.gene == "embed_dim")
+    if other := [one for one in widths if one != manifest.width]:
         raise DataError(
-            f"the embeddings in {data.name} have {width} numbers, but networks of this space have "
-            f"embed_dim = {other[0]}; set embed_dim of the space to [{width}], or prepare the data "
-            "with a checkpoint of the other width"
+            f"the embeddings in {name} have {manifest.width} numbers, but networks of this space "
+            f"have embed_dim = {other[0]}; set embed_dim of the space to [{manifest.width}], or "
+            "prepare the data with a checkpoint of the other width"
         )
 
 
-def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
-    side, channels = pixels.shape[1], pixels.shape[3]
+def _check_images(name: str, pictures: tuple[int, int, int], shape: ImageInput) -> None:
+    side, _, channels = pictures
     if channels != shape.channels:
         raise DataError(
             f"the images of {name} have {channels} colour channels, but the networks of this space "
@@ -479,19 +560,20 @@ def _check_images(name: str, pixels: NDArray[Any], shape: ImageInput) -> None:
         )
 
 
-def _check_texts(data: PreparedData[ExampleSplit], shape: TokenInput, room: int) -> None:
-    tokenizer = data.source_tokenizer
-    if tokenizer is not None and tokenizer.vocab_size > shape.vocab_size:
-        _refuse_checkpoint(tokenizer, data.name, shape.vocab_size)
-    if tokenizer is None and shape.vocab_size < BYTE_VOCAB_SIZE:
+def _check_texts(name: str, manifest: Manifest, shape: TokenInput, room: int) -> None:
+    record, longest = manifest.tokenizer, _longest(manifest)
+    bytewise = record is None or record.kind == "bytes"
+    if record is not None and not bytewise and record.vocab_size > shape.vocab_size:
+        raise _small_vocabulary(name, record.vocab_size, shape.vocab_size)
+    if bytewise and shape.vocab_size < BYTE_VOCAB_SIZE:
         raise DataError(
-            f"the texts of {data.name} are bytes, {BYTE_VOCAB_SIZE} tokens with padding, but the "
+            f"the texts of {name} are bytes, {BYTE_VOCAB_SIZE} tokens with padding, but the "
             f"space has vocab_size = {shape.vocab_size}; set it to {BYTE_VOCAB_SIZE}"
         )
-    what = "bytes" if tokenizer is None else "tokens"
-    if data.longest > room:
+    what = "bytes" if bytewise else "tokens"
+    if longest > room:
         raise DataError(
-            f"the longest text of {data.name} has {data.longest} {what}, but the networks of this "
+            f"the longest text of {name} has {longest} {what}, but the networks of this "
             f"space read {room}; prepare the data with {mark('max_length')} {room}, or raise "
-            f"max_length of the space by {data.longest - room}"
+            f"max_length of the space by {longest - room}"
         )

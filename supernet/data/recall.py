@@ -31,19 +31,17 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.data_keys import RECALL, RECALL_FORM
 from search_spaces.errors import UsageError
-from search_spaces.recall import SETTING as RECALL_WINDOW
-from search_spaces.toml.source import unknown_name
 from supernet.data.prepared import PreparedData, StreamSplit
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import NUM_MARKS, WordTokenizer
 
-NAME = "recall"
+NAME = RECALL
 FILLER = NUM_MARKS  # the token between what matters
 FIRST_KEY = FILLER + 1
 SEQUENCES_PER_DRAW = 4096
 MAX_DRAWS_WITHOUT_GAIN = 20
-_ELSEWHERE = ("dataset", RECALL_WINDOW)  # keys of [data] that are not about the draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,19 +108,21 @@ class RecallSettings:
         """The settings of a space's ``[data]`` table.
 
         Args:
-            table: the settings by name, all optional, beside ``dataset`` and ``recall_window``.
+            table: the settings by name (`RECALL_FORM`), all optional, beside keys of other uses.
             vocab_size: of the space's networks, and the vocabulary unless told otherwise.
             max_length: positions that they read at most, and the length unless told otherwise.
 
         Raises:
-            UsageError: for a setting that there is not, or wrong numbers.
+            UsageError: for wrong numbers.
         """
-        given = {name: value for name, value in table.items() if name not in _ELSEWHERE}
-        names = [field.name for field in fields(cls)]
-        for name in given:
-            if name not in names:
-                raise UsageError(f"[data] of recall: {unknown_name(name, names)}")
+        given = {name: table[name] for name in RECALL_FORM if name in table}
         found = cls(**{"vocabulary": vocab_size, "length": max_length, **given})
+        if found.vocabulary > vocab_size:
+            raise UsageError(
+                f"recall sequences of a vocabulary of {found.vocabulary} hold more tokens than the "
+                f"networks of this space have: set vocab_size of [model.input] to "
+                f"{found.vocabulary} or more"
+            )
         if found.length > max_length:
             raise UsageError(
                 f"recall sequences of length {found.length} are longer than the networks of this "

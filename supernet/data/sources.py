@@ -11,6 +11,7 @@ of one a class, that comes up most often among others that mean nothing.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,14 @@ from numpy.typing import NDArray
 
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
+from search_spaces.space import SearchSpace
 from supernet.data import listops
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
-from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit
+from supernet.data.manifest import read_manifest
+from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit, check_task
+from supernet.data.recall import NAME as RECALL
+from supernet.data.synthetic import NAME as SYNTHETIC
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
@@ -65,23 +70,33 @@ class Scale(NamedTuple):
     std: tuple[float, ...]
 
     @classmethod
-    def read(cls, table: Mapping[str, Any]) -> Scale | None:
-        """``mean`` and ``std`` of a space's [data] table; None where they are not given.
+    def read(cls, table: Mapping[str, Any], shape: ImageInput | TokenInput) -> Scale | None:
+        """``mean`` and ``std`` of a space's [data] table.
+
+        Args:
+            table: the table.
+            shape: what the networks read.
+
+        Returns:
+            None where neither is given, or networks read no images.
 
         Raises:
             DataError: for what is none.
         """
-        if "mean" not in table and "std" not in table:
+        if not isinstance(shape, ImageInput) or ("mean" not in table and "std" not in table):
             return None
         mean, std = (table.get(name) for name in ("mean", "std"))
         given = [
-            isinstance(one, list) and all(isinstance(x, int | float) for x in one)
+            isinstance(one, list)
+            and len(one) == shape.channels
+            and all(isinstance(x, int | float) and math.isfinite(x) for x in one)
             for one in (mean, std)
         ]
-        if not all(given) or len(mean) != len(std) or not all(x > 0 for x in std):  # type: ignore[arg-type, union-attr]
+        if not all(given) or not all(x > 0 for x in std):  # type: ignore[union-attr]
             raise DataError(
-                f"[data] of the space takes mean and std together, a number for each channel, std "
-                f"above 0; given {mean!r} and {std!r}"
+                "[data] of the space takes mean and std together, a number for each channel that "
+                f"the networks read, which are {shape.channels}, std above 0; given {mean!r} and "
+                f"{std!r}"
             )
         return cls(tuple(map(float, mean)), tuple(map(float, std)))  # type: ignore[arg-type]
 
@@ -146,12 +161,6 @@ class Examples:
 def _normaliser(train: Arrays, scale: Scale | None) -> Normaliser:
     if scale is None:
         return Normaliser.fit(train.inputs)
-    channels = train.inputs.shape[-1]
-    if len(scale.mean) != channels:
-        raise DataError(
-            f"the space gives mean and std of {len(scale.mean)} channels, and the images have "
-            f"{channels}"
-        )
     return Normaliser.of(scale.mean, scale.std)
 
 
@@ -175,11 +184,38 @@ class Request:
 
 
 class Source(NamedTuple):
-    """A data set: what it holds (None where only the files tell), and how it is opened."""
+    """A data set: what it holds and its classes (None where only files tell), how it is opened."""
 
     kind: Literal["images", "tokens"] | None
     needs_path: bool
     open: Callable[[Request], Examples]
+    classes: int | None = None
+
+    def check_reads(self, dataset: str, model: ModelSettings) -> None:
+        """See that networks of these settings can read the data set, before it is opened.
+
+        Args:
+            dataset: its name.
+            model: the settings.
+
+        Raises:
+            DataError: when the kind of input or the number of classes differ.
+        """
+        given = "images" if isinstance(model.input, ImageInput) else "tokens"
+        if self.kind not in (None, given):
+            raise DataError(
+                f"the data set {dataset} holds {self.kind}, but the networks of this space read "
+                f"{given}; choose a data set or a space of the other kind"
+            )
+        if model.num_classes is None:
+            raise DataError(
+                f"the data set {dataset} is for classification, but the space has no num_classes"
+            )
+        if self.classes not in (None, model.num_classes):
+            raise DataError(
+                f"the data set {dataset} has {self.classes} classes, but the space has "
+                f"num_classes = {model.num_classes}; set it to {self.classes}"
+            )
 
 
 def class_quotas(labels: Labels, count: int, left: int = 1) -> NDArray[np.int64]:
@@ -240,19 +276,10 @@ def _check_side(side: int, request: Request) -> None:
         )
 
 
-def _check_ten_classes(request: Request) -> None:
-    if request.num_classes != 10:
-        raise DataError(
-            f"the data set {request.dataset} has 10 classes, but the space has "
-            f"num_classes = {request.num_classes}; set it to 10"
-        )
-
-
 def _digits(request: Request) -> Examples:
     # A slow import, and needed for this data set alone.
     from sklearn.datasets import load_digits
 
-    _check_ten_classes(request)
     _check_side(DIGITS_SIDE, request)
     channels = _image_input(request).channels
     if channels != 1:
@@ -308,7 +335,6 @@ def _file(request: Request) -> Examples:
 
 def _listops_bounds(request: Request) -> listops.LengthBounds:
     """As long as the networks allow, down to a quarter of it: 512 gives 128 to 512."""
-    _check_ten_classes(request)
     source = request.model.input
     assert isinstance(source, TokenInput), "the kind of input was checked before"
     if source.vocab_size < listops.VOCAB_SIZE:
@@ -377,7 +403,7 @@ def _synthetic(request: Request) -> Examples:
 
 def _prepared(request: Request) -> Examples:
     data, folder = EXAMPLES.open(Path(request.path)), Path(request.path)
-    check_examples_fit(data, request.model)
+    check_examples_fit(data.name, read_manifest(folder), request.model)
 
     def arrays(split: ExampleSplit) -> Arrays:
         rows = split.inputs
@@ -400,10 +426,27 @@ def _prepared(request: Request) -> Examples:
 PREPARED = Source(None, True, _prepared)
 SOURCES: dict[str, Source] = {
     "cifar10": Source("images", True, _file),
-    "digits": Source("images", False, _digits),
-    "listops": Source("tokens", False, _listops),
+    "digits": Source("images", False, _digits, len(DIGIT_NAMES)),
+    "listops": Source("tokens", False, _listops, len(DIGIT_NAMES)),
     "synthetic": Source(None, False, _synthetic),
 }
+
+
+def check_built_in_fits(dataset: str, space: SearchSpace) -> None:
+    """See that networks of a space can read a data set that needs no file, before it is opened.
+
+    Args:
+        dataset: one of `SOURCES`, or ``recall``; ``synthetic`` is drawn for whatever is asked.
+        space: the networks.
+
+    Raises:
+        DataError: when it is for another task, or as `Source.check_reads`.
+    """
+    if dataset == SYNTHETIC:
+        return
+    check_task(dataset, "language_modelling" if dataset == RECALL else "classification", space)
+    if dataset != RECALL:
+        SOURCES[dataset].check_reads(dataset, space.model)
 
 
 def synthetic_images(

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
-from supernet.data.augment import Augmentation, augment, parse_augmentation
+from supernet.data.augment import augment
+from supernet.data.augmentation import Augmentation, parse_augmentation
 from supernet.data.examples import (
     Batch,
     SearchData,
@@ -63,7 +64,7 @@ class ClassificationTask(Task[Batch, Split]):
         cls, space: SearchSpace, dataset: str, path: str | None, seed: int
     ) -> ClassificationTask:
         """See `Task.open`."""
-        asked = dataset, path, space.model, seed, Scale.read(space.data)
+        asked = dataset, path, space.model, seed, Scale.read(space.data, space.model.input)
         return cls(load_search_data(*asked), lambda: load_test_split(*asked))
 
     def describe(self) -> Mapping[str, int]:

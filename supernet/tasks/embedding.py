@@ -26,6 +26,7 @@ from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
 from supernet.data.embedding_batches import EmbeddingBatch, embedding_batches, evaluation_order
+from supernet.data.manifest import read_manifest
 from supernet.data.prepared import (
     EMBEDDINGS,
     EmbeddingSplit,
@@ -88,8 +89,7 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             )
         folder = Path(path).expanduser()
         data = EMBEDDINGS.open(folder)
-        (widths,) = (slot.choices for slot in space.slots if slot.gene == "embed_dim")
-        check_embeddings_fit(data, space.model, [int(width) for width in widths])
+        check_embeddings_fit(data.name, read_manifest(folder), space)
         return cls(data, partial(EMBEDDINGS.open_test, folder))
 
     def describe(self) -> Mapping[str, int]:

@@ -36,7 +36,13 @@ from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
 from supernet.tasks.base import Evaluation, Predictions, Scores, States, Stretch, Task
 from supernet.tasks.teacher import Teacher
-from supernet.tasks.texts import EVALUATION_TOKENS, SYNTHETIC_SEED, data_folder, perplexity
+from supernet.tasks.texts import (
+    EVALUATION_TOKENS,
+    SYNTHETIC_SEED,
+    check_generated,
+    data_folder,
+    perplexity,
+)
 from supernet.training_settings import TrainingSettings
 
 DISTANCES = (8, 32, 128, 512, 2048, 8192, 32768)  # that end a stretch
@@ -121,6 +127,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             test = partial(open_recall_test, form, SYNTHETIC_SEED)
         elif folder is None:
             data = SYNTHETIC_STREAM.open(SYNTHETIC_SEED)
+            check_generated(data, space, RECALL)
             test = partial(SYNTHETIC_STREAM.open_test, SYNTHETIC_SEED)
         else:
             data, test = STREAM.open(folder), partial(STREAM.open_test, folder)

@@ -1,4 +1,4 @@
-"""What both tasks on texts share: the folder of their data, and perplexity."""
+"""What both tasks on texts share: the folder of their data, the generated corpus, perplexity."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
+from search_spaces.data_keys import DATASET
 from search_spaces.errors import DataError
 from search_spaces.loading import space_names
+from search_spaces.settings import TokenInput
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
+from supernet.data.prepared import PreparedData, check_fits
 
 EVALUATION_TOKENS = 4096  # of a batch, unless a row alone is longer
 SYNTHETIC_SEED = 0  # as other data sets', its splits are the same in every run
@@ -19,6 +24,35 @@ MOST_NATS = 700.0  # a larger exponent has no finite power
 def perplexity(nats: float) -> float:
     """Finite, so that it can be written down: a network that has diverged has a huge one."""
     return math.exp(min(MOST_NATS, nats))
+
+
+def check_generated(data: PreparedData[Any], space: SearchSpace, built_in: str = "") -> None:
+    """See that networks of a space can read the generated corpus, which nothing makes smaller.
+
+    Args:
+        data: the corpus.
+        space: of the networks.
+        built_in: name of other generated data of the task, which the space's own may be.
+
+    Raises:
+        DataError: when they cannot: what they are searched with.
+    """
+    try:
+        check_fits(data, space.model)
+    except DataError:
+        own = built_in and space.data.get(DATASET) == built_in
+        how = (
+            f"leave {mark('data')} out for its own data, {built_in}"
+            if own
+            else f"give a folder made by nas data prepare with {mark('data')}"
+        )
+        shape, tokens = space.model.input, data.source_tokenizer
+        assert isinstance(shape, TokenInput) and tokens is not None
+        raise DataError(
+            f"the space {space.name} does not take {data.name}: the vocabulary of that corpus has "
+            f"{tokens.vocab_size} tokens and its longest row {data.longest}, and the networks have "
+            f"{shape.vocab_size} and read {space.model.max_length}; {how}"
+        ) from None
 
 
 def data_folder(

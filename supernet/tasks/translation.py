@@ -24,7 +24,13 @@ from supernet.loss import IGNORED
 from supernet.sequence_models import TranslationModel
 from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
 from supernet.tasks.bleu import Bleu, corpus_bleu
-from supernet.tasks.texts import EVALUATION_TOKENS, SYNTHETIC_SEED, data_folder, perplexity
+from supernet.tasks.texts import (
+    EVALUATION_TOKENS,
+    SYNTHETIC_SEED,
+    check_generated,
+    data_folder,
+    perplexity,
+)
 from supernet.tasks.translating import StepwiseTranslator, translate_tokens
 from supernet.training_settings import TrainingSettings
 
@@ -71,6 +77,7 @@ class TranslationTask(Task[PairBatch, PairSplit]):
             return cls(found, space.model, lambda: form.open_test(folder, space))
         if folder is None:
             data = SYNTHETIC_PAIRS.open(SYNTHETIC_SEED)
+            check_generated(data, space)
             test = partial(SYNTHETIC_PAIRS.open_test, SYNTHETIC_SEED)
         else:
             data, test = PAIRS.open(folder), partial(PAIRS.open_test, folder)

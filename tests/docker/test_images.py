@@ -25,7 +25,7 @@ from tests.docker.test_files import DOCKER, ROOT, SERVICES
 from tests.docker.test_health import PASSWORD, command_of, environment_of, free_port
 from tests.support.service_cases import postgres_url
 
-MOST_MB = {"worker": 1400, "api": 450, "ray": 1650}
+MOST_MB = {"worker": 1400, "api": 450, "ray": 1400}
 """Uncompressed, with the base."""
 UID = 10001
 HOME = "/shared"

@@ -157,9 +157,9 @@ def test_one_layer_may_offer_less() -> None:
 
 
 def test_free_tables_are_kept() -> None:
-    text = MINE + '[data]\ndataset = "x"\nn = 3\n[presets.quick]\nrates = [0.1, 0.2]\n'
+    text = MINE + '[data]\ndataset = "x"\n[presets.quick]\nrates = [0.1, 0.2]\n'
     space = parse_space(text, "mine.toml")
-    assert space.data == {"dataset": "x", "n": 3} and space.presets["quick"]["rates"] == [0.1, 0.2]
+    assert space.data == {"dataset": "x"} and space.presets["quick"]["rates"] == [0.1, 0.2]
     assert parse_space(dump_space(space), "again").presets == space.presets
 
 
@@ -285,6 +285,8 @@ def test_a_mistake_is_named(old: str, new: str, message: str) -> None:
         ("[encoder.layer.0]\nffn = [64]\n", "line 24, encoder.layer.0.ffn: .*'ffn_dim'"),
         ("[encoder.layer.0]\nffn_dim = [65]\n", "line 24, .*found 65, allowed are choices of"),
         ("[encoder.layer]\n0 = 3\n", "line 24, encoder.layer.0: found 3, allowed is a table"),
+        ("[data]\nmean = [0.5]\n", "line 24, data.mean: found 'mean', allowed are dataset$"),
+        ("[data]\ndataset = 3\n", "line 24, data.dataset: found 3, allowed is a string"),
         ("[data]\nday = 2020-01-01\n", "line 24, data.day: found a date"),
         ("[data.deep]\nx = 1\n", "line 23, data.deep: found a table"),
         ("[presets]\nquick = 3\n", "line 24, presets.quick: found 3, allowed is a table"),

@@ -141,7 +141,7 @@ def test_beginning_again_says_which_choices_the_form_cannot_show(
     with browser(server, server.token()) as client:
         asked = {"again": job.json()["id"], "space": "python-source"}
         page = client.get("/new", params=asked).text
-    assert "The choices of decoder.self_attention are not taken over." in page
+    assert "Not taken over: the choices of decoder.self_attention." in page
     ticks = re.findall(r'name="gene:decoder\.self_attention" value="[^"]+" (\w*)', page)
     assert len(ticks) > 2 and {*ticks} == {"checked"}
     alice.post(f"/jobs/{job.json()['id']}/cancel")

@@ -17,6 +17,7 @@ from nas.console.app import app
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service import logs
+from service.client import Client
 from service.settings import Settings, default_home
 from service.worker.runner import Outcome
 from tests.support.cli_fakes import own_entry_points
@@ -70,6 +71,27 @@ def test_a_job_is_submitted_listed_watched_and_shown(server: Server) -> None:
     assert "succeeded" in watched.stderr
     shown = nas("front", job)
     assert "Pareto front of quality and latency_ms" in shown.stdout
+
+
+def test_how_a_job_has_ended_is_told(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = submitted()
+    nas("cancel", job)
+    watched = nas("watch", job)
+    assert watched.exit_code == 1 and f"the job {job} was cancelled" in watched.stderr
+    waiting = submitted()
+    monkeypatch.setattr(Client, "follow", lambda *_: iter(()))  # a stream that says nothing of it
+    broken = nas("watch", waiting)
+    assert broken.exit_code == 1
+    assert f"the job {waiting} is queued: nas watch {waiting} follows it again" in broken.stderr
+    server.work()
+    assert "succeeded" in nas("watch", waiting).stderr
+
+
+def test_a_day_that_there_is_not_is_told_with_its_option() -> None:
+    wrong = nas("jobs", "--since", "2026-13-01")
+    assert wrong.exit_code == 2
+    assert "--since is '2026-13-01': month must be in 1..12" in wrong.stderr
+    assert nas("jobs", "--since", "2026-12-01").exit_code == 0
 
 
 @pytest.mark.parametrize("pick", ["cheapest", "latency_ms<=1e9,params<=1e9"])

@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,10 +18,13 @@ import httpx
 import pytest
 from filelock import FileLock
 
+from search_spaces.loading import dump_space, load_space
+from search_spaces.settings import TokenInput
 from service import data_uploads
 from service.auth import Role
+from service.dashboard.submission import genes
 from service.data_preparing import prepare_file
-from service.data_uploads import DataUploads
+from service.data_uploads import MOST_FAILED, DataUploads
 from service.jobs.retention import _sweep
 from service.settings import GIB, Settings
 from service.uploads import DATA_IDLE_S, FACTS_FILE, LEFT_FREE, LOCK_FILE, Upload, UploadError
@@ -37,6 +40,7 @@ LINES = b"".join(
     for number in range(60)
     for word in ("yes", "no")
 )
+DIGITS = load_space("digits")
 MAILS: dict[str, Any] = {"name": "mails", "file": "mails.jsonl", "task": "classification"}
 
 
@@ -84,7 +88,8 @@ def test_a_file_comes_in_parts_and_is_searched_with(server: Server, alice: httpx
     assert "mails" in [one["name"] for one in alice.get("/datasets").json()]
     bob = server.client("bob")
     assert "mails" not in [one["name"] for one in bob.get("/datasets").json()]
-    asked = {"space": "digits", "preset": "smoke", "dataset": "mails"}
+    space = mail_space(server)
+    asked = {"space": space.stem, "preset": "smoke", "dataset": "mails"}
     job = alice.post("/jobs", json=asked)
     assert (job.status_code, job.json()["dataset"]) == (201, "mails")
     spec = json.loads(server.store.jobs.spec(job.json()["run"]))
@@ -96,6 +101,49 @@ def test_a_file_comes_in_parts_and_is_searched_with(server: Server, alice: httpx
     problem(bob.delete("/data/sets/mails"), 404)
     assert alice.delete("/data/sets/mails").status_code == 204
     assert alice.get("/data").json() == {"data": [], "uploads": []}
+    space.unlink()
+
+
+def mail_space(server: Server) -> Path:
+    """The file of a space of the server's, whose networks read the mails."""
+    listops = load_space("listops")
+    model = replace(listops.model, num_classes=2, input=TokenInput(10_000))
+    file = server.settings.home / "spaces" / "letters.toml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(dump_space(replace(listops, name="letters", model=model)), "utf-8")
+    return file
+
+
+def test_data_are_searched_in_a_space_that_reads_them(server: Server, alice: httpx.Client) -> None:
+    place = begun(alice, name="read")
+    put(alice, place, LINES)
+    alice.post(f"{place}/finish")
+    assert ended(alice, place) is None
+    asked = {"preset": "smoke", "dataset": "read"}
+    for space, words in (("digits", "hold texts"), ("listops", "have 2 classes")):
+        refused = alice.post("/jobs", json={**asked, "space": space})
+        assert words in problem(refused, 422, "/dataset")
+        assert words in problem(alice.post("/duration", json={**asked, "space": space}), 422)
+    lacking = "No space of this server suits read: "
+    with browser(server, server.token("alice")) as client:
+        page = said(client.get("/new", params={"dataset": "read"}))
+        assert lacking in page and "nas submit --space FILE --dataset read" in page
+        assert lacking in said(client.get("/data/sets/read"))
+        form = {"space": ["digits"], "dataset": ["read"]}
+        form |= {f"gene:{one.name}": list(map(str, one.choices)) for one in genes(DIGITS, {})}
+        checked = client.post("/new/check", data=form).json()
+        assert "hold texts" in checked["problem"] and checked["field"] == "dataset"
+        file = mail_space(server)
+        page = said(client.get("/new", params={"dataset": "read"}))
+        assert '<option value="letters" selected' in page and lacking not in page
+        assert lacking not in said(client.get("/data/sets/read"))
+        other = said(client.get("/new", params={"dataset": "listops"}))
+        assert '<option value="listops" selected' in other
+    made = alice.post("/jobs", json={**asked, "space": "letters"})
+    assert made.status_code == 201, made.text
+    alice.post(f"/jobs/{made.json()['id']}/cancel")
+    alice.delete("/data/sets/read")
+    file.unlink()
 
 
 def test_what_is_wrong_with_a_file_or_was_left_out_is_told_with_its_line(
@@ -450,16 +498,46 @@ def test_a_failed_upload_stays_until_another_one_has_its_place(tmp_path: Path) -
     uploads = DataUploads(Settings(home=tmp_path, upload_gib_per_owner=1000 / GIB))
     made = aside(uploads, "x")
     data_uploads._tell(uploads._aside(made), "it is wrong")
-    for name in "abc":  # with it, as many as there may be
+    for name in "abce":  # without it, as many as there may be
         uploads.announce("alice", name, "x.csv", 2, {"task": "classification"})
     with pytest.raises(UploadError, match="are not finished"):
         uploads.announce("alice", "d", "x.csv", 2, {"task": "classification"})
+    uploads.dismiss("alice", next(iter(uploads._open("alice"))).id)
     with pytest.raises(UploadError, match="ask an administrator"):
         uploads.announce("alice", "x", "x.csv", 995, {"task": "classification"})
     assert made.id in [one.id for one in uploads.on_their_way("alice")]
     better = uploads.announce("alice", "x", "x.csv", 994, {"task": "classification"})
     found = {one.id: one.name for one in uploads.on_their_way("alice")}
     assert made.id not in found and found[better.id] == "x"
+
+
+def test_uploads_that_could_not_be_used_leave_room_for_others(tmp_path: Path) -> None:
+    uploads = DataUploads(Settings(home=tmp_path))
+    failed = []
+    for number in range(MOST_FAILED + 1):
+        failed.append(aside(uploads, f"wrong-{number}").id)
+        data_uploads._tell(uploads._aside(uploads_by_id(uploads)[failed[-1]]), "it is wrong")
+    assert set(failed) == uploads_by_id(uploads).keys()
+    fresh = uploads.announce("alice", "good", "x.csv", 2, {"task": "classification"})
+    assert uploads_by_id(uploads).keys() == {*failed[1:], fresh.id}  # the oldest has gone
+    for name in "abc":
+        uploads.announce("alice", name, "x.csv", 2, {"task": "classification"})
+    with pytest.raises(UploadError, match="or wait 24 hours"):
+        uploads.announce("alice", "d", "x.csv", 2, {"task": "classification"})
+
+
+def uploads_by_id(uploads: DataUploads) -> dict[str, Upload]:
+    return {one.id: one for one in uploads._unfinished("alice")}
+
+
+def test_an_upload_that_is_gone_is_told_with_its_own_times(alice: httpx.Client) -> None:
+    place = f"/data/{'0' * 20}"
+    told = problem(put(alice, place, b"x"), 404)
+    assert told.endswith("given up after 24 hours in which nothing came; begin anew")
+    for answer in (alice.get(place), alice.post(f"{place}/finish"), alice.delete(place)):
+        assert problem(answer, 404) == told
+    other = alice.put(f"/uploads/{'0' * 20}/files/config.json", content=b"{}")
+    assert "after 15 minutes in which nothing came, or 6 hours in all" in problem(other, 404)
 
 
 def test_a_file_is_prepared_as_the_command_does(tmp_path: Path) -> None:

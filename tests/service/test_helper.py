@@ -18,7 +18,7 @@ from nas.request.spec import SpaceSource
 from search_spaces.errors import NasError
 from search_spaces.loading import dump_space, load_space
 from service.api.problems import ProblemError
-from service.api.space_reader import SpaceReader
+from service.api.space_reader import GO, SpaceReader
 from service.children import (
     LONGEST_PLACE,
     SOCKET_FILE,
@@ -198,6 +198,32 @@ def test_one_that_was_killed_is_followed_by_another(tmp_path: Path) -> None:
         assert reader.check(DIGITS).name == "digits"
         reader.close()
     assert not (tmp_path / SOCKET_FILE).exists()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_one_that_is_lost_within_an_answer_takes_its_processes_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    reader, send = SpaceReader(Settings(home=tmp_path, helper=True)), Child.send
+    with helping(tmp_path) as first:
+
+        def lose(child: Child, line: bytes) -> None:
+            if line == GO:
+                first.send_signal(how)
+                first.wait()
+            send(child, line)
+
+        waits = Child(Settings(home=tmp_path, helper=True), "service.api.space_reader")
+        waits.send(Settings(home=tmp_path).model_dump_json().encode())
+        assert waits.read(60.0) == b"ready"
+        monkeypatch.setattr(Child, "send", lose)
+        with pytest.raises(ProblemError, match="helper of this service was lost") as caught:
+            reader.check(DIGITS)
+        assert caught.value.status == 503 and caught.value.headers == {"Retry-After": "10"}
+        with pytest.raises(NoHelperError):
+            waits.read(60.0)
+        waits.end()
+        assert first.stderr is not None and first.stderr.read() == ""  # also of its processes
 
 
 def test_without_one_strangers_are_told_to_come_again(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from nas.results.predictions import (
     Exported,
     Prediction,
     Reading,
+    cut_words,
     open_exported,
     predict,
     reading_of,
@@ -133,9 +134,7 @@ def _counted(answers: Iterable[Prediction], cut: Counter[int]) -> Iterator[Predi
 
 def _cut_note(reading: Reading, count: int, length: int) -> str:
     texts = "1 text was" if count == 1 else f"{count:,} texts were"
-    if reading.task == "language_modelling":
-        return f"note: {texts} cut: the network read the last {length:,} tokens and nothing before"
-    return f"note: {texts} cut at {length:,} tokens: the network read nothing behind them"
+    return f"note: {texts} {cut_words(reading, length)}"
 
 
 def _inputs(

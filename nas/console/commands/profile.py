@@ -17,14 +17,16 @@ from nas.console import options
 from nas.console.commands.checked_spaces import checked_space
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
-from nas.objectives import OBJECTIVES, QUALITY, TIMED, base_workload
+from nas.objectives import OBJECTIVES, QUALITY, TIMED, timed_workload
 from nas.request.spec import Device
+from nas.request.workloads import read_workload
 from nas.run.termination import terminable
 from nas.run.threads import use_threads
 from nas.search.doubtful import WHAT_TO_DO_THERE, predictor_off
 from search_spaces.errors import UsageError
 
 if TYPE_CHECKING:
+    from latency.workload import Workload
     from nas.profiling.device_profile import DeviceProfile, WorkloadProfile
     from nas.profiling.profile_device import ProfileRequest
 
@@ -91,17 +93,14 @@ def profile(
     chosen = checked_space(space)
     used = threads or budget_for(chosen, "quick", {}).threads
     use_threads(used)
-    from latency.workload import Workload
     from nas.profiling.profile_device import ProfileRequest, profile_device  # imports torch
 
+    asked: list[Workload | None] = [read_workload(chosen, text) for text in workload or ()]
     request = ProfileRequest(
         space=chosen,
         device=device,
         name=name,
-        workloads=tuple(
-            base_workload(chosen, Workload.parse(text, chosen.workload)).timed_as(None)
-            for text in workload or [""]
-        ),
+        workloads=tuple(timed_workload(chosen, None, given) for given in asked or [None]),
         samples=samples,
         seed=seed,
         threads=used,

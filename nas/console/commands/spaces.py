@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ from rich.table import Table
 
 from latency.device import describe_device
 from nas.console import options
-from nas.console.commands.checked_spaces import checked_space
+from nas.console.commands.checked_spaces import (
+    BUILT_IN,
+    checked_any,
+    checked_space,
+    checked_with_data,
+)
 from nas.console.formatting import network
 from nas.console.output import out, print_json, say, tell
 from nas.console.tables import WrappingText, cost_table, gene_rows, gene_table, table
@@ -22,13 +28,18 @@ from nas.request.spec import DEFAULT_HOURS, Device
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten
+from search_spaces.data_keys import DATASET
 from search_spaces.errors import UsageError
+from search_spaces.genes import GeneSpace
+from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import load_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.variation import largest, smallest
 from supernet.data.manifest import read_manifest
 from supernet.training_costs import A100_OPS, USED_SHARE, training_costs
 from supernet.training_settings import TrainingSettings
+
+OF_GENES = "genes for an evaluator"
 
 NAME: Any = typer.Argument(
     ...,
@@ -53,18 +64,49 @@ def list_spaces(as_json: bool = options.JSON) -> None:
 
 def show_space(name: str = NAME, as_json: bool = options.JSON) -> None:
     """Show a space: its genes, how many networks it holds, the smallest and the largest."""
-    space = checked_space(name)
+    space = checked_any(name)
+    if isinstance(space, GeneSpace):
+        _show_genes(space, as_json)
+        return
     if as_json:
         print_json(_details(space))
         return
     say(f"{space.name}: {space.description or space.task}")
-    say(f"{space.size:,} different networks ({power_of_ten(space.size)})")
+    say(f"{networks(space)} ({power_of_ten(space.size)})")
     out().print(gene_table(space))
     made = table("Ends", ["", "params", "FLOPs", "network"], right=["params", "FLOPs"])
     for end, (architecture, params, flops) in _ends(space).items():
         made.add_row(end, f"{params:,}", f"{flops:,}", WrappingText(network(architecture)))
     out().print(made)
     out().print(_preset_table(space))
+
+
+def networks(space: GenotypeSpace) -> str:
+    """How many networks a space holds, in words."""
+    return f"{space.size:,} different network{'s' * (space.size != 1)}"
+
+
+def _show_genes(space: GeneSpace, as_json: bool) -> None:
+    if as_json:
+        genes = [
+            {
+                "gene": gene.name,
+                "per_layer": gene.per_layer,
+                "choices": list(gene.choices),
+                "when": {name: list(values) for name, values in gene.when.items()},
+            }
+            for gene in space.genes
+        ]
+        print_json({**_summary(space), "genes": genes})
+        return
+    say(f"{space.name}: {space.description or OF_GENES}")
+    say(f"{networks(space)} ({power_of_ten(space.size)})")
+    made = table("Genes", ["gene", "in each of", "choices", "where"])
+    for gene in space.genes:
+        where = (f"{name} is {' or '.join(map(str, one))}" for name, one in gene.when.items())
+        choices = "  ".join(map(str, gene.choices))
+        made.add_row(gene.name, gene.per_layer or "", choices, ", ".join(where))
+    out().print(made)
 
 
 def estimate_training(
@@ -132,7 +174,7 @@ def check_space(
 ) -> None:
     """Check a space file; the first mistake is told with its line, key and what is allowed."""
     try:
-        space = checked_space(file)
+        space = checked_with_data(file)
     except UsageError as error:
         if not as_json:
             raise
@@ -140,8 +182,17 @@ def check_space(
         raise typer.Exit(error.exit_code) from None
     if as_json:
         print_json({"ok": True, **_summary(space)})
-    else:
-        say(f"{file} is fine: {space.name}, {space.task}, {space.size:,} different networks")
+        return
+    of = OF_GENES if isinstance(space, GeneSpace) else space.task
+    say(f"{file} is fine: {space.name}, {of}, {networks(space)}")
+    dataset = None if isinstance(space, GeneSpace) else space.data.get(DATASET)
+    if dataset is not None and dataset not in BUILT_IN:
+        near = difflib.get_close_matches(dataset, BUILT_IN, n=1)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        say(
+            f"its data set {dataset} is not built in{hint}: search it with --data DIR, a folder "
+            "made by nas data prepare, or on a server that has such data"
+        )
 
 
 def space_from(
@@ -245,10 +296,10 @@ def _ends(space: SearchSpace) -> dict[str, tuple[Architecture, int, int]]:
     return ends
 
 
-def _summary(space: SearchSpace) -> dict[str, Any]:
+def _summary(space: SearchSpace | GeneSpace) -> dict[str, Any]:
     return {
         "name": space.name,
-        "task": space.task,
+        "task": space.task if isinstance(space, SearchSpace) else None,
         "description": space.description,
         "size": space.size,
         "digest": space.digest,

@@ -159,7 +159,7 @@ def _found(context: Context, token: Token, upload: str) -> DataUploadOut:
     for one in found:
         if one.id == upload:
             return DataUploadOut.of(one)
-    raise ProblemError(404, f"there is no upload {upload}: it was finished, or given up")
+    raise context.data.gone(upload)
 
 
 @router.put(

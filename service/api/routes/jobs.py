@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
@@ -29,6 +30,7 @@ from service.api.submitting import (
 )
 from service.api.thread_pools import Route
 from service.auth import Role, Token
+from service.jobs.database import DatabaseAwayError
 from service.jobs.job_store import Words
 from service.jobs.retention import delete_job
 from service.jobs.states import Job, JobEvent, Kind
@@ -40,6 +42,8 @@ LOOK_S = 0.5  # between two looks for new events
 PING_S = 15.0
 
 router = APIRouter(prefix="/jobs", tags=["jobs"], route_class=Route)
+
+log = logging.getLogger("service.api.events")
 
 
 @router.post("", status_code=201, response_model=JobOut, responses=KNOWN)
@@ -193,7 +197,8 @@ async def events(
     """Follow a job: server-sent events, from the first one or from after `Last-Event-ID`.
 
     Each event's data is JSON with `event`, its type, and `seq`, which is also its id. The stream
-    ends with an event of the type `end`, whose data is the job's last state.
+    ends with an event of the type `end`, whose data is the job's last state. One that ends without
+    it was broken off: open another.
     """
     begin = after if last is None else int(last)
     if job.state.ended and begin >= job.last_seq:
@@ -212,7 +217,7 @@ class _Stream(StreamingResponse):
 
     def __init__(self, context: Context, token: Token, key: str, job: str, after: int) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        body = _follow(context, token, job, after)
+        body = _while_answered(job, _follow(context, token, job, after))
         super().__init__(body, media_type="text/event-stream", headers=headers)
         self._context, self._key = context, key
 
@@ -222,6 +227,16 @@ class _Stream(StreamingResponse):
                 await super().__call__(scope, receive, send)
         finally:
             self._context.streams.leave(self._key)
+
+
+async def _while_answered(job: str, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same frames until the database is away; who follows then comes again later."""
+    try:
+        async for frame in frames:
+            yield frame
+    except DatabaseAwayError as error:
+        told = {"job": job, "error": str(error)[:200]}
+        log.error("an event stream ends: the database does not answer", extra=told)
 
 
 async def _follow(context: Context, token: Token, job: str, after: int) -> AsyncIterator[bytes]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import csv
 import functools
 import io
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import anyio.to_thread
 from anyio import CapacityLimiter
@@ -18,8 +19,9 @@ from fastapi.responses import FileResponse
 from nas.objectives import Objective
 from nas.run.folder import RunFolder
 from nas.run.layout import FRONT_FILE, REPORT_FILE, SPEC_FILE, result_file
-from nas.run.omni_views import read_views
+from nas.run.omni_views import check_omni, read_views
 from nas.search.front import Front, FrontEntry, as_rows, read_front
+from search_spaces.errors import UsageError
 from service.api.dependencies import AnyJob, Context, InContext
 from service.api.files import Download, find_artifact, list_artifacts
 from service.api.problems import ProblemError
@@ -33,6 +35,9 @@ from service.api.schemas import (
     OmniViewsOut,
 )
 from service.jobs.states import Job
+
+if TYPE_CHECKING:
+    from service.api.run_cache import RunView
 
 T = TypeVar("T")
 
@@ -106,7 +111,7 @@ def front(
     As CSV with `?format=csv` or `Accept: text/csv`.
     """
     final, objectives, entries = _front_of(folder_of(job, context))
-    if form == "csv" or (form is None and accept.startswith("text/csv")):
+    if form == "csv" or (form is None and _likes_csv(accept)):
         return csv_response(as_rows(entries), f"{job.id}.csv")
     references = final.reference if final else (None,) * len(objectives)
     return FrontOut(
@@ -124,6 +129,36 @@ def front(
         predicted_for=dict(final.predicted_for) if final else {},
         checkpoint=_entry(final.checkpoint) if final and final.checkpoint else None,
     )
+
+
+def _likes_csv(accept: str) -> bool:
+    """Whether CSV is asked for rather than JSON.
+
+    The larger q-value decides; of two that are equal the type that is named more exactly, and then
+    the one that is named first.
+
+    Source: RFC 9110, section 12.5.1.
+    """
+    csv_rank = _rank("text/csv", accept)
+    return csv_rank[0] > 0 and csv_rank > _rank("application/json", accept)
+
+
+def _rank(kind: str, accept: str) -> tuple[float, int, int]:
+    """(q-value, how exactly it is named, how early) of a type; the most exact range counts."""
+    found = (-1, 0, 0.0)
+    for place, each in enumerate(accept.lower().split(",")):
+        name, *parameters = (part.strip() for part in each.split(";"))
+        exact = ("*/*", f"{kind.partition('/')[0]}/*", kind)
+        if name in exact:
+            given = (one.removeprefix("q=") for one in parameters if one.startswith("q="))
+            found = max(found, (exact.index(name), -place, _quality(next(given, "1"))))
+    exactness, place, quality = found
+    return quality, exactness, place
+
+
+def _quality(text: str) -> float:
+    """A q-value; 0 for what is none."""
+    return float(text) if re.fullmatch(r"[01](\.\d{0,3})?", text) else 0.0
 
 
 def _front_of(
@@ -148,13 +183,9 @@ def architecture(
 ) -> ArchitectureOut:
     """A network that the search has looked at: its layers, costs and scores."""
     from nas.search.doubtful import shortfall
-    from service.api.run_cache import cached_networks
 
     folder = folder_of(job, context)
-    view = cached_networks(folder, [arch_id])
-    entry = view.contents.network(arch_id)
-    if entry is None:
-        raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
+    view, entry = _network(job, folder, arch_id)
     members = view.found.front.entries if view.found.front else ()
     result = result_file(arch_id)
     retrained = folder.read_json(result) if folder.has(result) else None
@@ -170,17 +201,39 @@ def architecture(
     )
 
 
+def _network(job: Job, folder: RunFolder, arch_id: str) -> tuple[RunView, FrontEntry]:
+    """A network of a run that its search has looked at, and the run.
+
+    Raises:
+        ProblemError: 404 when there is none.
+    """
+    from service.api.run_cache import cached_networks  # brings along what reads runs
+
+    view = cached_networks(folder, [arch_id])
+    entry = view.contents.network(arch_id)
+    if entry is None:
+        raise ProblemError(404, f"the job {job.id} has no network {arch_id}")
+    return view, entry
+
+
 @router.get("/architectures/{arch_id}/attention", response_model=OmniViewsOut)
+@reads_runs
 def attention(job: AnyJob, context: InContext, arch_id: NetworkPath) -> OmniViewsOut:
     """What the omni layers of a network look at, once a job of `POST …/attention` has ended."""
-    views = read_views(folder_of(job, context), arch_id)
-    if views is None:
-        raise ProblemError(
-            404,
-            f"the omni layers of {arch_id} were not looked into yet; "
-            f"POST /api/v1/jobs/{job.run}/attention does so",
-        )
-    return OmniViewsOut(**views.to_json())
+    folder = folder_of(job, context)
+    views = read_views(folder, arch_id)
+    if views is not None:
+        return OmniViewsOut(**views.to_json())
+    _, entry = _network(job, folder, arch_id)
+    try:
+        check_omni(entry.architecture, folder.spec.space.model.omni_span)
+    except UsageError as error:
+        raise ProblemError(404, error.marked) from error
+    raise ProblemError(
+        404,
+        f"the omni layers of {arch_id} were not looked into yet; POST "
+        f"/api/v1/jobs/{job.run}/attention does so for networks of the final front",
+    )
 
 
 @router.get("/report", response_class=FileResponse)

@@ -347,6 +347,7 @@
   function told(found) {
     const parts = [];
     if (found.warning) parts.push(element("p", found.warning, "warning"));
+    if (found.note) parts.push(element("p", found.note, "warning"));
     // An object's keys that are numbers come in their own order.
     const chances = Object.entries(found.chances).sort((a, b) => b[1] - a[1]).slice(0, 5);
     if (!chances.length) parts.push(element("blockquote", found.answer));

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from typer.testing import CliRunner, Result
 from nas import version
 from nas.console import options, plugins
 from nas.console.app import app
-from search_spaces import load_space, space_names
+from search_spaces import dump_space, load_space, space_names
 from search_spaces.variation import smallest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -249,3 +250,18 @@ def test_a_real_search_ends_with_a_front_and_can_be_shown(tmp_path: Path) -> Non
     assert (shown["state"], len(shown["front"])) == ("finished", len(front))
     again = process(*request, "--out", out)
     assert again.stderr.count("in an earlier session") == len(shown["stages"])
+
+
+def test_what_the_stream_has_no_character_for_is_a_question_mark() -> None:
+    narrow = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    told = process("space", "show", "digits", **narrow)
+    assert told.returncode == 0 and told.stderr == "" and "Presets" in told.stdout
+    refused = process("space", "check", "./\N{SNOWMAN}.toml", **narrow)
+    assert refused.returncode == 2 and "error: ?.toml: there is no such file" in refused.stderr
+
+
+def test_json_loses_no_character_to_the_stream(tmp_path: Path) -> None:
+    space = replace(load_space("digits"), description="\N{SNOWMAN}")
+    (tmp_path / "mine.toml").write_text(dump_space(space), "utf-8")
+    told = process("space", "show", str(tmp_path / "mine.toml"), "--json", PYTHONIOENCODING="ascii")
+    assert json.loads(told.stdout)["description"] == "\N{SNOWMAN}"

@@ -15,7 +15,16 @@ from latency.acceptance import SessionTimes
 from latency.machine import MachineState
 from latency.timing import Timing
 from latency.workload import Workload
-from nas.objectives import COSTS, COUNTED, OBJECTIVES, TIMED, base_workload, counted, rates
+from nas.objectives import (
+    COSTS,
+    COUNTED,
+    OBJECTIVES,
+    TIMED,
+    base_workload,
+    counted,
+    rates,
+    timed_workload,
+)
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.timed_work import timed_call
@@ -292,3 +301,18 @@ def test_a_source_of_the_longest_text_leaves_room_for_a_token() -> None:
     assert base_workload(told).positions_read == 5
     shorter = replace(full, workload={**full.workload, "source": longest - 9})
     assert base_workload(shorter).positions_read == longest - 9
+
+
+def test_behind_a_context_of_the_longest_text_its_last_token_is_written() -> None:
+    space = load_space("recall")
+    longest = space.model.max_length
+    for context, read in ((longest, longest - 1), (longest - 1, longest - 1), (7, 7)):
+        told = replace(space, workload={**space.workload, "context": context})
+        decode = timed_workload(told, "decode")
+        check_workload(told, decode)
+        assert decode.source_length == read
+        assert timed_workload(told, "prefill").source_length == context
+        assert base_workload(told).positions_read == context  # of which the state is counted
+    longer = replace(space, workload={**space.workload, "context": longest + 1})
+    with pytest.raises(UsageError, match="is 129 tokens, but max_length"):
+        check_workload(longer, timed_workload(longer, "decode"))

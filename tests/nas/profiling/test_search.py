@@ -16,7 +16,7 @@ from latency.device import describe_device
 from latency.workload import Workload
 from nas.console.app import app
 from nas.console.commands.search import Here
-from nas.objectives import base_workload
+from nas.objectives import timed_workload
 from nas.objectives.latency_limits import keeps
 from nas.profiling import latency_meter
 from nas.profiling.device_profile import (
@@ -230,7 +230,7 @@ def test_a_profile_of_tokens_changes_no_segments() -> None:
     token = Workload(1, 64, mode="decode")
     space = spec_with("python-source", ("quality", "decode_ms"), token).space
     assert space.workload["source"] == load_space("python-source").workload["source"]
-    assert base_workload(space).timed_as("decode") == token
+    assert timed_workload(space, "decode") == token
     with pytest.raises(UsageError, match="nothing of latency_ms: .* batch=1,source=512,"):
         spec_with("python-source", ("quality", "latency_ms"), token)
 

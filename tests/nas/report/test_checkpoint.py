@@ -47,7 +47,7 @@ def test_without_a_checkpoint_there_is_no_such_section(contents: RunContents) ->
 
 
 def test_before_it_is_taken_over(begun: RunContents) -> None:
-    assert "not taken over yet" in checkpoint_section(replace(begun, origin=None))
+    assert "was not taken over." in checkpoint_section(replace(begun, origin=None))
     assert 'href="#checkpoint"' in render(begun)
 
 

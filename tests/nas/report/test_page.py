@@ -131,7 +131,7 @@ def test_top_features_have_share_and_direction(contents: RunContents) -> None:
     assert "Genes that decide latency, all layers together." in text
     assert "number of layers" in text and "less helps" in text
     bare = replace(contents, features={})
-    assert "The predictors are not fitted yet." in words_of(render(bare))
+    assert "The predictors were not fitted." in words_of(render(bare))
 
 
 def test_cuts_are_told_with_their_evidence(contents: RunContents) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from nas.console.commands.search import Here
 from nas.objectives import check_bound_names, check_cost_names
-from nas.request.presets import PRESETS, Budget, budget_for, build_budget
+from nas.request.presets import PRESETS, Budget, budget_for, build_budget, check_trainings
 from nas.request.resolve import resolve
 from nas.request.spec import LATER_SETTINGS, SearchRequest, SearchSpec, Start, build_spec
 from search_spaces.errors import SpaceFileError, UnknownNameError, UsageError
@@ -175,6 +175,15 @@ def test_numbers_at_the_edge_are_kept(name: str, value: str, kept: object) -> No
     assert found == kept and type(found) is type(kept)
 
 
+@pytest.mark.parametrize("name", ["supernet.augmentation", "retrain.augmentation"])
+def test_an_augmentation_is_read_before_the_run(name: str) -> None:
+    check_trainings(budget_for(DIGITS, "quick", {name: "crop=4,flip"}))
+    wrong = budget_for(DIGITS, "quick", {name: "blur=1"})  # runs that have it are read
+    with pytest.raises(UsageError, match="'blur=1' is not understood") as caught:
+        check_trainings(wrong)
+    assert caught.value.field == f"settings/{name}"
+
+
 @pytest.mark.parametrize(
     "name", ["epochs", "supernet.speed", "supernet", "supernet.epochs.more", ".", "", "evolution."]
 )
@@ -268,6 +277,15 @@ def test_fields_that_are_not_used_are_not_in_the_digest() -> None:
 def test_protected_choices_that_the_space_has_not_are_refused(keep: Any) -> None:
     with pytest.raises(UnknownNameError, match="did you mean|it has 4, 8, 16, 32, 64"):
         spec(keep=keep)
+
+
+def test_a_run_of_before_may_have_keys_of_data_that_nobody_reads() -> None:
+    text = TINY.replace("[data]\n", "[data]\nfoo = 1\n")
+    old = spec(space_toml=text, keep={"encoder.num_layers": [1]})
+    assert old.space.data["foo"] == old.domain.data["foo"] == 1  # type: ignore[attr-defined]
+    assert old.parsed(text, "pruned_space.toml").digest == old.space.digest
+    with pytest.raises(SpaceFileError, match="data.foo: found 'foo'"):
+        resolve(SearchRequest(space_toml=text), Here())
 
 
 def test_json_and_back_keeps_the_digest() -> None:

@@ -94,7 +94,7 @@ def test_the_page_says_what_is_predicted_so_far(tmp_path: Path) -> None:
     assert view.contents.front is not None and not view.final
     assert any("latency_ms" not in entry.measured for entry in view.contents.front.entries)
     table = str(choice_table(view, "job"))
-    assert "Latency with ± is predicted so far." in table and "±" in table
+    assert "Latency with ± is predicted." in table and "±" in table
     assert "front so far" in str(front_charts(view))
     assert "may costs that are predicted so far" in str(growth_chart(view))
     finished = read_run(finished_run(tmp_path / "other"))

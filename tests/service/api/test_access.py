@@ -151,11 +151,11 @@ def test_an_origin_that_is_no_address_is_another_site(alice: httpx.Client, origi
 @pytest.mark.parametrize(
     ("path", "methods"),
     [
-        ("/api/v1/jobs", "GET, POST"),
-        (f"/api/v1/jobs/{'0' * 20}", "GET, PATCH, DELETE"),
-        ("/new", "GET, POST"),
-        ("/healthz", "GET"),
-        ("/api/v1/spaces/check", "GET, POST"),  # GET would be of a space with that name
+        ("/api/v1/jobs", "GET, HEAD, POST"),
+        (f"/api/v1/jobs/{'0' * 20}", "GET, HEAD, PATCH, DELETE"),
+        ("/new", "GET, HEAD, POST"),
+        ("/healthz", "GET, HEAD"),
+        ("/api/v1/spaces/check", "GET, HEAD, POST"),  # GET would be of a space with that name
     ],
 )
 def test_all_methods_of_a_path_are_allowed(

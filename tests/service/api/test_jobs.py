@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 from search_spaces import load_space
 from search_spaces.loading import dump_space
 from service.auth import Role
+from service.jobs.database import DatabaseAwayError, DatabaseFullError
 from service.worker.runner import Outcome
 from tests.support import service_api_cases
 from tests.support.prepare_cases import pairs_on_server
 from tests.support.service_cases import SMOKE, Server, problem
 
 server, alice, done = service_api_cases.server, service_api_cases.alice, service_api_cases.done
+
+SEVEN_DIGITS = dump_space(load_space("digits")).replace("num_classes = 10", "num_classes = 7")
 
 
 # -- submitting -----------------------------------------------------------------------------------
@@ -49,6 +53,7 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         ({"space": "../digits"}, "/space", "no space named"),
         ({"space": "digits", "spaces": 1}, "/spaces", "not permitted"),
         ({}, "/", "no space is given"),
+        ({"dataset": "digits"}, "/", "as space_toml, write one with nas space new --data DIR"),
         ({"space": "digits", "space_toml": "x"}, "/", "one of space and space_toml"),
         ({"space_toml": "[space\n"}, "/space_toml", "line 1"),
         ({"space_toml": "x = " + "[" * 50 + "]" * 50}, "/space_toml", "nested"),
@@ -61,6 +66,9 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         ({"space": "digits", "preset": "fast"}, "/preset", "smoke"),
         ({"space": "digits", "dataset": "mnist"}, "/dataset", "no data set named"),
         ({"space": "digits", "dataset": "/etc"}, "/dataset", "no data set named"),
+        ({"space": "digits", "dataset": "listops"}, "/dataset", "holds tokens"),
+        ({"space": "digits", "dataset": "recall"}, "/dataset", "is for language modelling"),
+        ({"space_toml": SEVEN_DIGITS}, "/dataset", "has 10 classes, but the space has"),
         ({"space": "digits", "objectives": ["speed"]}, "/objectives", "unknown objective"),
         ({"space": "digits", "limits": {"params": 1}}, "/limits", "smallest it can reach is"),
         ({"space": "digits", "limits": {"size": 1}}, "/limits", "no limit can be set"),
@@ -88,6 +96,16 @@ def test_a_request_that_is_sent_twice_makes_one_job(alice: httpx.Client) -> None
         ({"space": "digits", "executor": "ray"}, "/executor", "no Ray cluster"),
         ({"space": "digits", "threads": 0}, "/threads", "greater than or equal"),
         ({"space": "digits", "settings": {"supernet.epochs": "x"}}, "/settings", "integer"),
+        (
+            {"space": "digits", "settings": {"supernet.augmentation": "x"}},
+            "/settings/supernet.augmentation",
+            "augmentation 'x' is not understood",
+        ),
+        (
+            {"space": "digits", "settings": {"retrain.augmentation": "shift=-1"}},
+            "/settings/retrain.augmentation",
+            "augmentation 'shift=-1' is not understood",
+        ),
     ],
 )
 def test_a_wrong_field_is_named(
@@ -153,6 +171,17 @@ def test_high_priorities_are_for_administrators(server: Server, alice: httpx.Cli
 
 
 # -- listing --------------------------------------------------------------------------------------
+
+
+def test_a_full_disk_is_no_dead_database(
+    server: Server, alice: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise DatabaseFullError("database or disk is full")
+
+    monkeypatch.setattr(server.store.jobs, "submit", full)
+    told = "the disk of the database is full; delete jobs, or make room"
+    assert problem(alice.post("/jobs", json=SMOKE), 507) == told
 
 
 def test_pages_lead_to_every_job_once(server: Server) -> None:
@@ -275,6 +304,22 @@ def test_a_stream_goes_on_where_it_was_left(alice: httpx.Client, done: str) -> N
     last = whole[-2]["id"]
     assert alice.get(path, headers={"Last-Event-ID": last}).status_code == 204
     problem(alice.get(path, headers={"Last-Event-ID": "x"}), 422, "Last-Event-ID")
+
+
+def test_a_stream_is_broken_off_when_the_database_goes_away(
+    server: Server,
+    alice: httpx.Client,
+    done: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def away(*_: object) -> None:
+        raise DatabaseAwayError("gone away")
+
+    monkeypatch.setattr(server.store.events, "after", away)
+    assert stream(alice, f"/jobs/{done}/events") == []
+    (line,) = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    assert "event stream ends" in line.getMessage() and line.exc_info is None
 
 
 def test_a_stream_follows_a_job_that_runs(server: Server, alice: httpx.Client) -> None:

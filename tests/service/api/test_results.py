@@ -30,6 +30,30 @@ def test_the_front_is_that_of_the_run(server: Server, alice: httpx.Client, done:
 
 
 @pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/csv;q=0, application/json", "json"),
+        ("text/csv;q=0", "json"),
+        ("text/csv;q=0.4, application/json; q=0.5", "json"),
+        ("application/json;q=0.4,TEXT/CSV", "csv"),
+        ("text/csv, */*", "csv"),
+        ("text/*;q=0.9, */*;q=0.8", "csv"),
+        ("*/*, text/csv;q=0.1", "json"),
+        ("application/json, text/csv", "json"),
+        ("text/csv, application/json", "csv"),
+        ("text/csv;q=much, application/json;q=0.1", "json"),
+        ("text/html", "json"),
+        ("", "json"),
+    ],
+)
+def test_the_form_of_a_front_is_the_one_that_is_liked_best(
+    alice: httpx.Client, done: str, accept: str, kind: str
+) -> None:
+    answer = alice.get(f"/jobs/{done}/front", headers={"Accept": accept})
+    assert kind in answer.headers["content-type"]
+
+
+@pytest.mark.parametrize(
     "how", [{"params": {"format": "csv"}}, {"headers": {"Accept": "text/csv"}}]
 )
 def test_the_front_comes_as_a_table(alice: httpx.Client, done: str, how: dict[str, Any]) -> None:
@@ -132,7 +156,11 @@ def test_a_network_is_looked_into_by_a_job_of_its_own(server: Server, alice: htt
 def test_what_has_no_omni_layers_is_not_looked_into(alice: httpx.Client, done: str) -> None:
     network = omni_network(alice, done, deep=False)
     answer = alice.post(f"/jobs/{done}/attention", json={"pick": network})
-    assert "no omnidirectional layer" in problem(answer, 422)
+    refused = problem(answer, 422)
+    assert "no omnidirectional layer" in refused
+    assert problem(alice.get(f"/jobs/{done}/architectures/{network}/attention"), 404) == refused
+    unknown = alice.get(f"/jobs/{done}/architectures/ffffffffffff/attention")
+    assert problem(unknown, 404) == f"the job {done} has no network ffffffffffff"
 
 
 def test_a_network_is_exported_by_a_job_of_its_own(server: Server, alice: httpx.Client) -> None:

@@ -118,8 +118,40 @@ def test_what_goes_wrong_inside_stays_inside(
 def test_numbers_for_prometheus(server: Server, alice: httpx.Client, done: str) -> None:
     text = alice.get(server.url + "/metrics").text
     assert 'nas_jobs{state="succeeded"}' in text
-    assert 'route="/jobs/{job_id}"' in text
+    assert 'route="/api/v1/jobs/{job_id}"' in text and 'route="/jobs/{job_id}"' not in text
     assert done not in text
+    alice.get(f"{server.url}/jobs/{done}")
+    alice.get("/openapi.json")
+    text = alice.get(server.url + "/metrics").text
+    assert 'route="/jobs/{job_id}"' in text and 'route="/api/v1/openapi.json"' in text
+    assert 'route="/metrics"' in text and "/api/v1/api/v1" not in text
+
+
+def test_head_is_get_without_a_body(server: Server, alice: httpx.Client, done: str) -> None:
+    places = (
+        f"/jobs/{done}",
+        f"/jobs/{done}/events",
+        f"/jobs/{done}/artifacts/report.html",
+        f"/jobs/{'0' * 20}",
+        server.url + "/",
+        server.url + "/healthz",
+    )
+    for place in places:
+        got, told = alice.get(place), alice.head(place)
+        assert told.status_code == got.status_code and told.content == b"", place
+        ours = ("content-type", "content-length", "repr-digest", "content-security-policy")
+        for name in ours:
+            assert told.headers.get(name) == got.headers.get(name), (place, name)
+    with server.client("alice").stream("GET", f"/jobs/{done}/events") as stream:
+        assert stream.status_code == 200  # the places of the streams were given back
+    assert "nas_event_streams 0.0" in alice.get(server.url + "/metrics").text
+    assert alice.head("/spaces/check/more").status_code == 404
+    assert (
+        problem(alice.put("/jobs"), 405) and alice.head(f"/jobs/{done}/cancel").status_code == 405
+    )
+    assert "head" not in {
+        method for one in alice.get("/openapi.json").json()["paths"].values() for method in one
+    }
 
 
 def test_the_api_describes_itself(alice: httpx.Client) -> None:

@@ -47,15 +47,20 @@ _OF_HELPER: set[subprocess.Popen[bytes]] = set()
 def helped(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Whether a helper begins the processes; it is one without a socket in the file system."""
 
+    lifeline, held = os.pipe()
+
     def connected(home: Path) -> socket.socket:
         ours, theirs = socket.socketpair()
-        threading.Thread(target=helper._attend, args=(theirs, _OF_HELPER), daemon=True).start()
+        given = theirs, _OF_HELPER, lifeline
+        threading.Thread(target=helper._attend, args=given, daemon=True).start()
         return ours
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(children, "connected", connected)
         patch.setattr(helper, "MODULES", (*children.MODULES, "attacked"))
         yield request.param == "at a helper"
+    os.close(held)
+    os.close(lifeline)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,14 @@ import httpx
 import pytest
 
 from service.api import space_reader
+from service.api.trials import ask_network
 from service.auth import Role
-from tests.nas.stages.test_prepared_search import IMAGE_SPACE, prepare_images
+from tests.nas.stages.test_prepared_search import (
+    IMAGE_SPACE,
+    TEXT_SPACE,
+    prepare_images,
+    prepare_texts,
+)
 from tests.support import service_api_cases
 from tests.support.prepare_cases import pictures, png
 from tests.support.service_cases import Server, problem, submission
@@ -75,6 +81,17 @@ def test_a_machine_that_is_too_busy_to_answer_says_so(
     assert "the machine is busy" in problem(answer, 503) and answer.headers["retry-after"]
     monkeypatch.undo()
     assert alice.post(asked, json=picture()).status_code == 200
+
+
+def test_a_text_that_was_cut_is_told_of(tmp_path: Path) -> None:
+    data = prepare_texts(tmp_path, max_length=6)
+    run = trained(tmp_path / "run", TEXT_SPACE, dataset="mails", data=str(data))
+    network = next(path.name for path in (run.path / "retrained").iterdir())
+    given = {"folder": str(run.path), "network": network, "picture": None, "tokens": 1}
+    whole, cut = (ask_network({**given, "text": "y" * length}) for length in (6, 7))
+    assert (whole["cut_at"], whole["note"]) == (None, None)
+    told = "The text was cut at 6 tokens: the network read nothing behind them."
+    assert (cut["cut_at"], cut["note"]) == (6, told)
 
 
 def test_data_that_are_gone_are_told_of_without_paths(

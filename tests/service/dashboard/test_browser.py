@@ -374,6 +374,10 @@ def test_a_network_is_asked_with_a_picture(page: Page, server: Server, tmp_path:
     expect(chances.first).to_be_attached()
     values = chances.evaluate_all("all => all.map((one) => one.value)")
     assert values == sorted(values, reverse=True) and sum(values) == pytest.approx(1.0)
+    cut = {"answer": "on", "chances": {}, "warning": None, "cut_at": 6, "note": "It was cut."}
+    page.route("**/predict", lambda route: route.fulfill(json=cut))
+    page.get_by_role("button", name="Ask").click()
+    expect(page.locator(".answer .warning")).to_have_text("It was cut.")
 
 
 def asked_about_pictures(server: Server, tmp_path: Path) -> str:
@@ -710,6 +714,49 @@ def test_pages_fit_a_phone(page: Page, server: Server, done: str, path: str) -> 
     page.goto(server.url + path.replace("ID", done).replace("NETWORK", network))
     page.wait_for_load_state("networkidle")
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_a_long_word_takes_no_more_room_than_there_is(
+    chromium: playwright.Browser, server: Server, page: Page
+) -> None:
+    words = {"title": "W" * 200, "notes": "N" * 3000, "tags": ["t" * 32, *"abcdefg"]}
+    job = server.finished(server.client("alice"), **words)
+    wide = "document.documentElement.scrollWidth - innerWidth"
+    for size in ({"width": 1280, "height": 900}, NARROW):
+        page.set_viewport_size(size)
+        for path in ("/", f"/jobs/{job}", f"/compare?job={job}"):
+            page.goto(server.url + path)
+            page.wait_for_load_state("networkidle")
+            assert page.evaluate(wide) <= 0, (path, size)
+        page.goto(server.url)
+        assert page.locator(".scroll").evaluate("one => one.scrollWidth - one.clientWidth") <= 0
+    with chromium.new_context(viewport=NARROW) as context:  # to which a 404 is an error
+        lost = context.new_page()
+        lost.goto(f"{server.url}/?token={server.token('alice')}")
+        lost.goto(f"{server.url}/{'x' * 100}")
+        expect(lost.get_by_role("alert")).to_be_visible()
+        assert lost.evaluate(wide) <= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "cell"),
+    [("/jobs/ID", "#exchange td[data-label]"), ("/", ".jobs td[data-label=progress]")],
+)
+def test_on_a_phone_no_line_of_a_cell_begins_below_its_label(
+    page: Page, server: Server, done: str, path: str, cell: str
+) -> None:
+    page.set_viewport_size(NARROW)
+    page.goto(server.url + path.replace("ID", done))
+    lefts = page.locator(cell).first.evaluate("""cell => {
+        const text = document.createElement("span");
+        text.textContent = "some words ".repeat(40);
+        cell.replaceChildren(text);
+        const lines = document.createRange();
+        lines.selectNodeContents(text.firstChild);
+        return [...lines.getClientRects()].map((one) => Math.round(one.left));
+    }""")
+    label = page.locator(cell).first.evaluate("one => one.getBoundingClientRect().left")
+    assert len(lefts) > 2 and len(set(lefts)) == 1 and lefts[0] > label + 60
 
 
 def test_pages_are_dark_where_that_is_wished(page: Page, server: Server) -> None:

@@ -10,15 +10,16 @@ from typing import Any
 import httpx
 import pytest
 
+from nas.request.fields import shown
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.omni import omni_layers
-from service.api.schemas import DurationOut, StageDurationOut
+from service.api.schemas import DurationOut, JobRequest, StageDurationOut
 from service.api.space_reader import SpaceReader
 from service.auth import Role
 from service.dashboard.data import _options
-from service.dashboard.submission import Chosen, form_of, genes, read_form
+from service.dashboard.submission import GROUPS, Chosen, _lost, form_of, genes, read_form
 from service.jobs.listing import Filter
 from tests.support import dashboard_cases
 from tests.support.cli_fakes import SMALL
@@ -197,6 +198,77 @@ def test_a_search_begins_again_with_changes(server: Server, alice: httpx.Client)
     assert request_of(server, alice.post("/new", data=form | {"seed": ["6"]}))["seed"] == 6
     with browser(server, server.token("bob")) as bob:
         said(bob.get("/new", params={"again": job}), 404)
+
+
+# Field of a request → a value that is not the usual one.
+GIVEN: dict[str, Any] = {
+    "space": "digits",
+    "space_toml": dump_space(load_space("digits")),
+    "restrict": {"encoder.num_heads": [1]},
+    "preset": "smoke",
+    "evaluator": "mine",
+    "objectives": ["quality", "flops"],
+    "quality": "accuracy",
+    "limits": {"params": 100000.0},
+    "searcher": "random",
+    "device": "cuda",
+    "seed": 3,
+    "pick": "knee",
+    "retrain": 2,
+    "baseline": "none",
+    "start": "bert",
+    "dataset": "digits",
+    "data": "synthetic",
+    "hours": 2.0,
+    "keep": {"encoder.attention": ["omni"]},
+    "settings": {"observations": "50"},
+    "threads": 2,
+    "deterministic": True,
+    "workload": "batch=1",
+    "device_profile": "board.json",
+    "title": "first",
+    "tags": ["x", "y"],
+    "notes": "much",
+    "priority": 3,
+    "executor": "local",
+}
+
+
+@pytest.mark.parametrize("name", JobRequest.model_fields)
+def test_every_field_comes_again_or_is_named(name: str) -> None:
+    space, own = load_space("digits"), GIVEN["space_toml"] if name == "space_toml" else None
+    request = {name: GIVEN[name]} if own else {"space": "digits", name: GIVEN[name]}
+    form = form_of(request, space)
+    again = JobRequest(**read_form(Chosen(space, form, own)))
+    lost = list(_lost(request, [gene.name for gene in genes(space, form)]))
+    assert lost == ([name] if name in ("evaluator", "hours") else [])
+    if name == "deterministic":  # as the settings that it stands for
+        assert again.overrides == JobRequest(**request).overrides != {}
+    elif not lost:
+        assert again.model_dump(mode="json")[name] == GIVEN[name]
+
+
+def test_what_is_not_taken_over_is_named() -> None:
+    request = {"hours": 2.0, "speed": 3, "restrict": {"encoder.num_heads": [1], "decoder.x": [1]}}
+    assert list(_lost(request, ["encoder.num_heads"])) == [
+        *("the choices of decoder.x", "hours", "speed")
+    ]
+
+
+def test_a_deterministic_search_begins_again_as_one(server: Server, alice: httpx.Client) -> None:
+    asked = {"space": "digits", "deterministic": True, "settings": {"observations": 50}}
+    job = server.client("alice").post("/jobs", json=asked).json()["id"]
+    form = sent(said(alice.get("/new", params={"again": job})))
+    kept = request_of(server, alice.post("/new", data=form))
+    settings = {"supernet.deterministic": "true", "retrain.deterministic": "true"}
+    assert kept["settings"] == {"observations": "50", **settings}
+
+
+def test_every_control_stands_in_its_group() -> None:
+    known = [name for names in GROUPS.values() for name in names]
+    fields = {name for name, one in JobRequest.model_fields.items() if not shown(one).apart}
+    assert set(known) == fields and len(known) == len(fields)
+    assert "retrain" in GROUPS["How good"]
 
 
 def test_what_is_not_offered_any_more_stays_chosen_until_it_is_changed(

@@ -6,6 +6,7 @@ import csv
 import html
 import re
 import shutil
+import threading
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -14,14 +15,16 @@ import pytest
 
 from nas.request.spec import Start
 from nas.results.training_curve import training_curve
-from nas.run.events import Progress
+from nas.run.events import Progress, StageStarted
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from service.auth import Role
-from service.worker.runner import Outcome
+from service.jobs.states import Job
+from service.worker.runner import Child, Outcome
+from service.worker.worker import Worker
 from tests.support import dashboard_cases, run_fixture
 from tests.support.dashboard_cases import browser, front_of, said
-from tests.support.service_cases import SMOKE, Server, problem, submission
+from tests.support.service_cases import SMOKE, Done, Server, problem, submission
 
 server, done, alice = dashboard_cases.server, dashboard_cases.done, dashboard_cases.alice
 
@@ -187,11 +190,41 @@ def test_a_failed_job_tells_why(server: Server, alice: httpx.Client) -> None:
     said(alice.get(f"/jobs/{job}"), 404)
 
 
+LATE = ("verify", "baseline", "front", "exchange", "halve")
+
+
+class Failing:
+    """Does searches that fail while they measure the best."""
+
+    def start(self, job: Job, folder: Path) -> Child:
+        run = RunFolder.open(folder)
+        run_fixture.fill(run)
+        for name in ("pareto.json", *(f"stages/{stage}.json" for stage in LATE)):
+            (folder / name).unlink(missing_ok=True)
+        run.log(StageStarted("verify", "Measure the best", 2))
+        return Done(Outcome(ok=False, error="no memory left"))
+
+
+def test_of_a_job_that_has_failed_nothing_is_to_come(server: Server, alice: httpx.Client) -> None:
+    job = server.client("alice").post("/jobs", json=SMOKE).json()["id"]
+    waiting = said(alice.get(f"/jobs/{job}"))
+    assert "work so far" in waiting
+    Worker(server.store, server.settings, Failing(), "worker-2").work_once(threading.Event())
+    text = said(alice.get(f"/jobs/{job}"))
+    assert "the front of what was measured before the search failed" in text
+    assert "so far" not in text and "to come" not in text and " yet" not in text
+    stages = re.findall(
+        r'<li class="stage-(\w+)"><span>([^<]*)</span>.*?<span.*?>(.*?)<', text, re.S
+    )
+    assert ("stopped", "Measure the best", "failed here") in stages
+    assert ("open", "Find the Pareto front", "not reached") in stages
+
+
 def test_a_front_so_far_is_shown(server: Server, alice: httpx.Client) -> None:
     job = server.finished(server.client("alice"))
     (server.settings.runs / job / "pareto.json").unlink()
     text = said(alice.get(f"/jobs/{job}"))
-    assert "the front so far" in text and 'data-network="' in text
+    assert "the front of what was measured" in text and 'data-network="' in text
 
 
 def test_a_damaged_run_has_a_page_that_says_so(server: Server, alice: httpx.Client) -> None:

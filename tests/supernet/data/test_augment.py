@@ -6,7 +6,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from search_spaces.errors import UsageError
-from supernet.data.augment import Augmentation, augment, parse_augmentation
+from supernet.data.augment import augment
+from supernet.data.augmentation import Augmentation, parse_augmentation
 
 
 def seeded(seed: int = 0) -> torch.Generator:

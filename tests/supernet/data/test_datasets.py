@@ -275,10 +275,15 @@ def test_normaliser_agrees_with_the_plain_formula() -> None:
 
 
 def test_images_are_normalised_by_what_the_space_says() -> None:
-    scale = Scale.read({"mean": [0.5, 0.25], "std": [0.5, 1]})
-    assert scale == Scale((0.5, 0.25), (0.5, 1.0)) and Scale.read({"dataset": "digits"}) is None
+    two = ImageInput(image_size=8, patch_size=4, channels=2)
+    given = {"mean": [0.5, 0.25], "std": [0.5, 1]}
+    scale = Scale.read(given, two)
+    assert scale == Scale((0.5, 0.25), (0.5, 1.0)) and Scale.read({"dataset": "x"}, two) is None
+    assert Scale.read(given, TokenInput(vocab_size=9)) is None, "which older spaces of texts had"
     found = Normaliser.of(*scale)
     assert found.background == (-1.0, -0.25) and found.white == (1.0, 0.75)
     for wrong in ({"mean": [0.5]}, {"mean": [0.5], "std": [0.0]}, {"mean": 0.5, "std": 0.5}):
         with pytest.raises(DataError, match="takes mean and std together"):
-            Scale.read(wrong)
+            Scale.read(wrong, two)
+    with pytest.raises(DataError, match="the networks read, which are 3, std above 0"):
+        Scale.read(given, replace(two, channels=3))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
@@ -261,7 +261,7 @@ def test_training_sees_whole_sequences_whatever_the_segment() -> None:
     [
         (
             {"train": "30\nlenght = 4"},
-            r"of recall: found 'lenght' \(did you mean 'length'",
+            r"data.lenght: found 'lenght' \(did you mean 'length'",
         ),
         ({"train": "30\nlength = 25"}, "set max_length of \\[model\\] to 25"),
         ({"pairs": "7"}, "need sequences of 31 tokens; length is 24"),
@@ -274,7 +274,7 @@ def test_wrong_tables_are_refused(changes: dict[str, str], words: str) -> None:
 
 
 def test_a_vocabulary_that_networks_lack_is_refused() -> None:
-    with pytest.raises(DataError, match="has 30 tokens, but the networks of this space have 25"):
+    with pytest.raises(UsageError, match="set vocab_size of .model.input. to 30 or more"):
         open_task(space(train="30\nvocabulary = 30"), "recall", None, 0)
 
 

@@ -145,7 +145,7 @@ def test_pictures_are_normalised_as_for_the_checkpoint(hub: Any, tmp_path: Path)
     values = {"image_mean": [0.5, 0.4], "image_std": [0.5, 0.2], "do_normalize": True}
     (place / "preprocessor_config.json").write_text(json.dumps(values))
     found = parse_space(space_text(read_checkpoint(place)), "mine.toml")
-    assert Scale.read(found.data) == Scale((0.5, 0.4), (0.5, 0.2))
+    assert Scale.read(found.data, found.model.input) == Scale((0.5, 0.4), (0.5, 0.2))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_pictures_are_normalised_as_usual_where_the_checkpoint_does_not_say_it(
     place = write_model(hub, tmp_path / "vit", "vit")
     (place / "preprocessor_config.json").write_text(json.dumps(values))
     found = parse_space(space_text(read_checkpoint(place)), "mine.toml")
-    assert Scale.read(found.data) == Scale((mean, mean), (std, std))
+    assert Scale.read(found.data, found.model.input) == Scale((mean, mean), (std, std))
 
 
 @pytest.mark.parametrize("value", ["0.5", {}, [0.5, "a"]])

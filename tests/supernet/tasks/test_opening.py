@@ -97,13 +97,19 @@ def test_folders_of_other_tasks_and_none_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", TEXTS)
-def test_networks_with_too_few_words_are_refused_the_data(kind: str) -> None:
+def test_networks_that_cannot_read_the_generated_corpus_are_told_what_they_take(kind: str) -> None:
     text = {"translation": TRANSLATION, "language_modelling": LANGUAGE}[kind]
     space = parse_space(text, "space")
     assert isinstance(space.model.input, TokenInput)
     text = text.replace(f"vocab_size = {space.model.input.vocab_size}", "vocab_size = 20")
-    with pytest.raises(DataError, match="vocabulary of synthetic has 100 tokens.*have 20"):
+    words = (
+        f"the space {space.name} does not take synthetic: .* has 100 tokens .* the networks have "
+        "20 and read .*; give a folder made by nas data prepare with --data"
+    )
+    with pytest.raises(DataError, match=words):
         open_task(parse_space(text, "space"), "synthetic", None, 0)
+    with pytest.raises(DataError, match="; leave --data out for its own data, recall$"):
+        open_task(load_space("recall"), "synthetic", None, 0)
 
 
 def test_a_data_set_for_classification_that_nobody_knows() -> None:

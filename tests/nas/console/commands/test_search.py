@@ -169,6 +169,24 @@ def test_another_search_in_the_same_folder_is_refused() -> None:
         (["--limit", "params=-3"], "must be above 0"),
         (["--limit", "quality=0.1"], "no limit can be set on 'quality'"),
         (["--limit", "params=10"], "the smallest it can reach is"),
+        (["--objectives", "quality,params", "--objectives", ""], "unknown objective ''"),
+        (["--workload", ""], "--workload is empty: write a value, or leave it out"),
+        (["--dataset", ""], "--dataset is empty"),
+        (["--limit", "flops<=1e5"], "--limit takes NAME=VALUE: write flops=1e5"),
+        (["--limit", "flops >= 1e5"], "flops=1e5 would be the largest value of flops that is"),
+        (["--limit", "tokens_per_s>=9"], "takes NAME=VALUE: write tokens_per_s=9"),
+        (["--limit", "tokens_per_s<9"], "tokens_per_s=9 would be the smallest value"),
+        (["--workload", "beam=4"], "digits classify and write nothing; leave out beam"),
+        (["--workload", "mode=generate"], "its networks classify; leave out mode, beam and target"),
+        (["--workload", "context=8"], "no decoder, of which the workload's context is"),
+        (["--workload", "allocator=paged"], "have no decoder"),
+        (["--baseline", "plain", "--no-baseline"], "--baseline plain and --no-baseline: give one"),
+        (["--hours", "nan"], "--hours is nan, which is no number"),
+        (["--hours", "20000"], "--hours is 20000.0: input should be less than or equal to 10000"),
+        (
+            ["--restrict", "encoder.num_layers=1", "--keep", "encoder.3.attention=omni"],
+            "encoder.3.attention cannot be protected: no network that is searched has a layer 3",
+        ),
         (["--set", "supernet.epoch=3"], "did you mean 'supernet.epochs'"),
         (["--set", "supernet=3"], "there is no setting 'supernet'"),
         (["--set", "supernet.epochs=0"], "supernet.epochs is '0'"),
@@ -192,7 +210,7 @@ def test_wrong_use_exits_with_2_and_leaves_nothing(arguments: list[str], message
 def test_a_space_without_a_data_set_asks_for_one(here: Path) -> None:
     from search_spaces import dump_space, load_space
 
-    text = dump_space(load_space("digits")).replace('dataset = "digits"', 'other = "x"')
+    text = dump_space(load_space("digits")).replace('dataset = "digits"', "")
     (here / "mine.toml").write_text(text, "utf-8")
     assert "--dataset" in nas("search", "--space", "mine.toml").stderr
     assert nas("search", "--space", "mine.toml", "--dataset", "digits").exit_code == 0

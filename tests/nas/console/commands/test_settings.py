@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner, Result
 
 from nas.console.app import app
-from nas.request.presets import Budget, budget_for, setting_names
+from nas.request.presets import Budget, budget_for, setting_names, trained_here
 from search_spaces.loading import load_space
+from tests.support.external_cases import GENES
 
 
 def nas(*arguments: str) -> Result:
@@ -33,3 +36,11 @@ def test_list_settings_of_a_space(arguments: tuple[str, ...]) -> None:
     assert done.exit_code == 0 and "for the space multi30k" in done.stdout
     done = nas("search", "--space", "nowhere", "--list-settings")
     assert done.exit_code == 2 and "no space named 'nowhere'" in done.stderr
+
+
+def test_of_genes_only_those_are_listed_that_an_evaluator_has_to_do_with(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(GENES, "utf-8")
+    done = nas("search", "--list-settings", "--space", str(tmp_path / "mine.toml"))
+    listed = {name for name in setting_names() if f" {name} " in done.stdout}
+    assert done.exit_code == 0
+    assert listed == {name for name in setting_names() if not trained_here(name)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,8 +21,10 @@ from search_spaces import dump_space, load_space, space_names
 from search_spaces.architecture import Architecture, EncoderLayer, EncoderStack
 from search_spaces.costs import CONVENTIONS, cost
 from search_spaces.counts import exponent, power_of_ten
+from search_spaces.genes import parse_genes
 from search_spaces.space import SearchSpace
 from search_spaces.variation import largest
+from tests.support.external_cases import GENES
 
 DIGITS = load_space("digits")
 NETWORK = DIGITS.decode(largest(DIGITS))[0]
@@ -284,3 +287,80 @@ def test_a_stage_tells_the_size_of_any_space(power: int) -> None:
     space = SimpleNamespace(size=25 * 10 ** (power - 1))
     text = f"{space.size:,}" if power < 12 else f"2.5 × 10^{power}"
     assert size_text(cast(SearchSpace, space)) == text
+
+
+def mine(folder: Path, old: str, new: str, name: str = "digits") -> str:
+    """A shipped space, changed, as a file."""
+    text = dump_space(load_space(name))
+    assert old in text
+    (folder / "mine.toml").write_text(text.replace(old, new, 1), "utf-8")
+    return str(folder / "mine.toml")
+
+
+OF_DIGITS = 'dataset = "digits"'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            OF_DIGITS,
+            "mean = [0.5, 0.5]\nstd = [1, 1]",
+            "data.mean: .* which are 1, std above",
+        ),
+        (OF_DIGITS, "mean = [0.5]\nstd = [0.0]", "data.mean: .* std above 0; given"),
+        (OF_DIGITS, "std = [0.5]", "data.std: .* takes mean and std together"),
+        (OF_DIGITS, 'dataset = "listops"', "data.dataset: the data set listops holds tokens"),
+        (OF_DIGITS, 'dataset = "recall"', "data.dataset: the data set recall is for language"),
+        ("num_classes = 10", "num_classes = 5", "data.dataset: the data set digits has 10 classes"),
+        ("[workload]", "[workload]\nbeam = 4", "workload: the networks .* leave out beam"),
+        ("[workload]", "[workload]\ncontext = 4", "workload: the networks .* leave out context"),
+    ],
+)
+def test_check_refuses_what_a_search_would(tmp_path: Path, old: str, new: str, told: str) -> None:
+    done = nas("space", "check", mine(tmp_path, old, new))
+    assert done.exit_code == 2 and re.search(rf"mine.toml, line \d+, {told}", done.stderr)
+
+
+def test_check_refuses_a_form_of_recall_that_cannot_be(tmp_path: Path) -> None:
+    for old, new, told in (
+        ("pairs = 8", "pairs = 40", "40 pairs need as many keys"),
+        (
+            "pairs = 8",
+            "pairs = 8\nvocabulary = 9000",
+            "set vocab_size of [model.input] to 9000 or more",
+        ),
+    ):
+        done = nas("space", "check", mine(tmp_path, old, new, "recall"))
+        assert done.exit_code == 2 and told in done.stderr
+    assert nas("space", "check", "recall").stdout.count("\n") == 1
+
+
+def test_check_tells_of_a_data_set_that_is_not_built_in(tmp_path: Path) -> None:
+    done = nas("space", "check", mine(tmp_path, OF_DIGITS, 'dataset = "digts"'))
+    assert done.exit_code == 0 and "is not built in (did you mean 'digits'?)" in done.stdout
+    assert "not built in" not in nas("space", "check", "digits").stdout
+
+
+def test_the_number_of_networks_may_be_one(tmp_path: Path) -> None:
+    alone = DIGITS.restrict({slot.name: slot.choices[:1] for slot in DIGITS.slots})
+    (tmp_path / "mine.toml").write_text(dump_space(alone), "utf-8")
+    done = nas("space", "check", str(tmp_path / "mine.toml"))
+    assert done.stdout.endswith(" 1 different network\n")
+
+
+def test_spaces_of_genes_are_shown_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GENES, "utf-8")
+    space = parse_genes(GENES, "mine.toml")
+    checked, seen = nas("space", "check", str(file)), nas("space", "show", str(file))
+    assert f"{space.name}, genes for an evaluator, {space.size:,} diff" in checked.stdout
+    assert f"{space.size:,} different" in seen.stdout
+    assert all(gene.name in seen.stdout for gene in space.genes)
+    told = json.loads(nas("space", "show", str(file), "--json").stdout)
+    assert (told["task"], told["size"]) == (None, space.size)
+    assert [gene["gene"] for gene in told["genes"]] == [gene.name for gene in space.genes]
+    file.write_text(GENES.replace("integer", "integr", 1), "utf-8")
+    wrong = nas("space", "check", str(file))
+    assert wrong.exit_code == 2 and "mine.toml, line" in wrong.stderr
+    assert nas("space", "estimate", str(file)).exit_code == 2, "it is trained elsewhere"

@@ -15,7 +15,7 @@ from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.settings import TokenInput
 from supernet.data.manifest import read_manifest
 from supernet.data.prepare import prepare
-from supernet.data.prepared import EXAMPLES, PAIRS, STREAM, check_fits
+from supernet.data.prepared import EXAMPLES, PAIRS, STREAM, check_fits, check_manifest_fits
 from supernet.data.text_files import read_lines
 from supernet.data.tokenizer import EOS, UNKNOWN
 from tests.support.prepare_cases import COUNTS, request, run, write_pairs
@@ -381,16 +381,24 @@ def test_data_of_another_task_are_refused(folder: Path) -> None:
 )
 def test_networks_must_be_large_enough(folder: Path, changes: Any, words: str) -> None:
     run(folder)
-    data, model = PAIRS.open(folder / "out"), load_space("multi30k").model
-    check_fits(data, model)
+    data, space = PAIRS.open(folder / "out"), load_space("multi30k")
+    manifest = read_manifest(folder / "out")
+    check_fits(data, space.model)
+    check_manifest_fits("out", manifest, space)
     changed = {"input" if name == "vocab" else name: value for name, value in changes.items()}
-    with pytest.raises(DataError, match=words):
-        check_fits(data, dataclasses.replace(model, **changed))
+    model = dataclasses.replace(space.model, **changed)
+    with pytest.raises(DataError, match=words) as opened:
+        check_fits(data, model)
+    with pytest.raises(DataError) as looked_at:
+        check_manifest_fits("out", manifest, dataclasses.replace(space, model=model))
+    assert looked_at.value.marked == opened.value.marked
 
 
 def test_shared_embeddings_need_a_joint_vocabulary(folder: Path) -> None:
     run(folder, joint=False, vocab_size=90)
     with pytest.raises(NasError, match="--joint"):
         check_fits(PAIRS.open(folder / "out"), load_space("wmt14").model)
+    with pytest.raises(NasError, match="--joint"):
+        check_manifest_fits("out", read_manifest(folder / "out"), load_space("wmt14"))
     run(folder, out=folder / "joint")
     check_fits(PAIRS.open(folder / "joint"), load_space("wmt14").model)
