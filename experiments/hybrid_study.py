@@ -63,11 +63,11 @@ from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
 from nas.search.ranking.agreement import tau_interval
 from search_spaces.architecture import Architecture, base_kind
+from search_spaces.data_keys import RECALL
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
 from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.variation import distinct, enumerate_all, sample_distinct
-from supernet.data.recall import NAME as RECALL
 
 # Of each task its quality: that which asks for recall.
 QUALITY_OF: Mapping[str, QualityMetric] = {"recall": "accuracy", "python-source": "recall_nats"}

@@ -29,8 +29,8 @@ from experiments.own_data import (
 from nas.request.spec import SYNTHETIC
 from nas.results.state import read_state
 from nas.run.folder import RunFolder
+from search_spaces.data_keys import RECALL
 from search_spaces.loading import load_space, space_names
-from supernet.data.recall import NAME as RECALL
 from supernet.data.sources import SOURCES
 
 MOST_OFF = 1.5  # times longer or shorter than told

@@ -23,6 +23,7 @@ from nas.request.resolve import AttachedProfile, StartingPoint
 from nas.request.spec import SYNTHETIC, SearchSpec
 from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.architecture import Architecture
+from search_spaces.data_keys import RECALL
 from search_spaces.errors import DataError, NasError, SpaceFileError, UnknownNameError, UsageError
 from search_spaces.genes import GeneSpace, given_genes
 from search_spaces.loading import load_space, parse_space, space_names
@@ -34,7 +35,6 @@ from service.settings import Settings
 from service.uploads import NAME, Uploads
 from supernet.data.manifest import FILE_NAME, Manifest, read_manifest
 from supernet.data.prepared import check_manifest_fits
-from supernet.data.recall import NAME as RECALL
 from supernet.data.sources import SOURCES, check_built_in_fits
 
 

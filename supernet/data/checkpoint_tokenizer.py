@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from search_spaces.errors import DataError
 from supernet.data.tokenizer import PAD
-from supernet.pretrained.padding import MARKS_FILE, TOKENIZER_FILE
+from supernet.pretrained.padding import TOKENIZER_FILE
+from supernet.pretrained.sentences import TOKENIZER_SETTINGS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Pipeline
@@ -138,7 +139,7 @@ class CheckpointTokenizer:
     def write(self, folder: Path) -> None:
         """Write the files that `load` reads."""
         (folder / TOKENIZER_FILE).write_bytes(self.content)
-        (folder / MARKS_FILE).write_text(json.dumps(self.marks) + "\n", encoding="utf-8")
+        (folder / TOKENIZER_SETTINGS).write_text(json.dumps(self.marks) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> CheckpointTokenizer:
@@ -148,7 +149,7 @@ class CheckpointTokenizer:
             DataError: when a file is missing or damaged.
         """
         try:
-            marks = json.loads((folder / MARKS_FILE).read_text(encoding="utf-8"))
+            marks = json.loads((folder / TOKENIZER_SETTINGS).read_text(encoding="utf-8"))
             content = (folder / TOKENIZER_FILE).read_bytes()
         except (OSError, ValueError) as error:
             raise DataError(

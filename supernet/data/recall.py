@@ -37,7 +37,6 @@ from supernet.data.prepared import PreparedData, StreamSplit
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import NUM_MARKS, WordTokenizer
 
-NAME = RECALL
 FILLER = NUM_MARKS  # the token between what matters
 FIRST_KEY = FILLER + 1
 SEQUENCES_PER_DRAW = 4096
@@ -203,10 +202,10 @@ def open_recall(settings: RecallSettings, seed: int) -> PreparedData[StreamSplit
     drawn, tokenizer = generate(settings, seed), _tokenizer(settings)
     end = settings.train + settings.valid
     form = {name: value for name, value in asdict(settings).items() if name != "test"}
-    digest = hashlib.sha256(f"{NAME} {sorted(form.items())} {seed}".encode())
+    digest = hashlib.sha256(f"{RECALL} {sorted(form.items())} {seed}".encode())
     digest.update(np.ascontiguousarray(drawn.tokens[:end], dtype="<i4").tobytes())
     return PreparedData(
-        name=NAME,
+        name=RECALL,
         train=_split(drawn, slice(settings.train), tokenizer),
         valid=_split(drawn, slice(settings.train, end), tokenizer),
         digest=digest.hexdigest(),

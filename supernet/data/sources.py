@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from search_spaces.data_keys import RECALL
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
@@ -28,7 +29,6 @@ from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
 from supernet.data.manifest import read_manifest
 from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit, check_task
-from supernet.data.recall import NAME as RECALL
 from supernet.data.synthetic import NAME as SYNTHETIC
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287

@@ -10,12 +10,18 @@ from typing import Any
 from search_spaces.errors import DataError
 from search_spaces.toml.source import shown
 from supernet.pretrained.json_files import read_object, refuse_code
-from supernet.pretrained.sentences import LENGTH_FILE, MODULES_FILE, PROMPTS_FILE
+from supernet.pretrained.padding import TOKENIZER_FILE
+from supernet.pretrained.sentences import (
+    LENGTH_FILE,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    TOKENIZER_SETTINGS,
+)
 
 WRITING_FILES = ("chat_template.jinja", "generation_config.json")
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
+    TOKENIZER_FILE,
+    TOKENIZER_SETTINGS,
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",
@@ -43,7 +49,7 @@ def tokenizer_files(folder: Path, vocab_size: int | None) -> tuple[str, ...]:
     if vocab_size is not None:
         templates = sorted(path.relative_to(folder).as_posix() for path in folder.glob("*/*.jinja"))
         found += tuple(name for name in templates if _TEMPLATE.fullmatch(name))
-    for name in ("tokenizer_config.json", "generation_config.json", *IMAGE_FILES):
+    for name in (TOKENIZER_SETTINGS, "generation_config.json", *IMAGE_FILES):
         if name in found:
             refuse_code(folder / name, read_object(folder / name))
     if vocab_size is not None:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from supernet.pretrained.json_files import read_object, refuse_code
+from supernet.pretrained.sentences import TOKENIZER_SETTINGS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 TOKENIZER_FILE = "tokenizer.json"
-MARKS_FILE = "tokenizer_config.json"
 MARK_NAMES = (
     "bos_token",
     "eos_token",
@@ -43,7 +43,7 @@ def marks_of(folder: Path, values: Mapping[str, Any]) -> dict[str, str]:
     """
     padding = values.get("padding")
     marks = _texts({"pad_token": padding.get("pad_token")} if isinstance(padding, dict) else {})
-    for file in (folder / name for name in ("special_tokens_map.json", MARKS_FILE)):
+    for file in (folder / name for name in ("special_tokens_map.json", TOKENIZER_SETTINGS)):
         if file.is_file():
             settings = read_object(file)
             refuse_code(file, settings)

@@ -12,7 +12,8 @@ from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, TokenizerRecord
 from supernet.data.tokenizer import VOCABULARIES
 from supernet.pretrained.json_files import read_object
-from supernet.pretrained.padding import MARKS_FILE, TOKENIZER_FILE, marks_of, number_of, renumbered
+from supernet.pretrained.padding import TOKENIZER_FILE, marks_of, number_of, renumbered
+from supernet.pretrained.sentences import TOKENIZER_SETTINGS
 
 OLDER_FILES = ("vocab.txt", "vocab.json", "tokenizer.model")  # of which one can be made
 LONGEST_TOKENS = 512  # that encoders of checkpoints usually read
@@ -56,7 +57,7 @@ def read_folder(folder: Path, whole_texts: bool = False) -> CheckpointTokenizer:
     if whole_texts and tokenizer.padding is None:
         raise DataError(
             f"token 0 of {folder} is {tokenizer.symbols[0]!r}, and networks that read whole texts "
-            f"take 0 for padding: name a pad_token in {MARKS_FILE}"
+            f"take 0 for padding: name a pad_token in {TOKENIZER_SETTINGS}"
         )
     return tokenizer
 
