@@ -4,11 +4,12 @@
 (``docker/hosts``, so it needs root) with a Ray cluster on them, whose head offers no processor, and
 runs a small search undisturbed, in one process and without Ray. Then it runs the same search
 through Ray again and again, and each time something happens at a random moment: the network of a
-host that works is cut for 5 to 120 s, its raylet is killed, a process of its is, or that of the
-search, after which ``nas resume`` goes on by either executor. Where the run says that a host has
-left the cluster, Ray is started there again, as its user would. With ``--database URL``, a
-PostgreSQL server that this machine reaches, every fifth run is a job of a service with a worker on
-each of two hosts instead, of which the one that works loses its network and so the database.
+host that works is cut for 5 to 120 s or slow as long (200 ms, one frame of a hundred lost), its
+raylet is killed, a process of its is, or that of the search, after which ``nas resume`` goes on by
+either executor. Where the run says that a host has left the cluster, Ray is started there again, as
+its user would. With ``--database URL``, a PostgreSQL server that this machine reaches, two runs of
+seven are jobs of a service with a worker on each of two hosts instead, of which the one that works
+loses its network and so the database, or has a slow one.
 
 Marks: each run ends by itself within ``--limit`` seconds in the same bytes of ``pareto.json`` and
 the same retrained networks; no network stands twice in a journal; a job succeeds once; and no
@@ -51,8 +52,10 @@ from nas.executors.board import read_workers
 from nas.run.layout import EVENTS_FILE
 from search_spaces.errors import ExecutorError, UsageError
 
-SEARCHES = ("cut", "raylet", "worker", "search")
-JOB = "database"
+SEARCHES = ("cut", "raylet", "worker", "search", "slow")
+JOBS = ("database", "slow database")
+LINKS = ("cut", "slow", *JOBS)  # what happens to a link, for a while
+SLOW = ("200ms", "1%")
 DATABASE_TOOLS = ("psql", "socat")
 OTHERS = ("host-1", "host-2")
 CUT_S = (5.0, 120.0)
@@ -66,10 +69,10 @@ class Blow:
     """What happens, and when.
 
     Attributes:
-        target: ``cut``, ``raylet``, ``worker``, ``search`` or ``database``.
+        target: one of `SEARCHES` or of `JOBS`.
         event: after so many events of the run.
         pause_s: and so many seconds more.
-        cut_s: for which a network is away.
+        cut_s: for which a network is away, or slow.
         host: on which host, where nothing works at that moment.
         resumed_by: executor of ``nas resume``, if that is needed.
     """
@@ -129,7 +132,7 @@ def plan(rng: np.random.Generator, times: int, stages: Sequence[str], jobs: bool
         stages: of each event of a run that nothing hit.
         jobs: whether there are jobs of a service among them.
     """
-    targets = (*SEARCHES, JOB) if jobs else SEARCHES
+    targets = (*SEARCHES, *JOBS) if jobs else SEARCHES
     events = {stage: np.flatnonzero(np.array(stages) == stage) + 1 for stage in sorted(set(stages))}
     return [
         Blow(
@@ -236,16 +239,16 @@ class Search(Attempt):
             while self.at is None and process.poll() is None:  # perhaps nothing has started yet
                 self._strike(process)
                 self.wait(lambda: process.poll() is not None, LOOK_EVERY_S)
-            if self.blow.target == "cut" and self.at is not None:
+            if self.blow.target in LINKS and self.at is not None:
                 self.wait(lambda: process.poll() is not None, self.blow.cut_s)
-                self._hosts.join(self.host)
+                mend(self._hosts, self.host)
                 self._away = None
             self.wait(lambda: process.poll() is not None)
             if self.blow.target == "search" and self.at is not None:
                 process = self._start(["resume", str(self.run)], self.blow.resumed_by)
                 self.wait(lambda: process.poll() is not None)
         finally:
-            self._hosts.join(self.host)
+            mend(self._hosts, self.host)
             if process.poll() is None:
                 os.kill(leaf(process.pid), signal.SIGKILL)
                 process.wait()
@@ -276,6 +279,9 @@ class Search(Attempt):
             self.hit(host)
             self._hosts.cut(host)
             self._away = host
+        elif self.blow.target == "slow":
+            self.hit(host)
+            self._hosts.slow(host, *SLOW)
         elif self.blow.target == "raylet":
             self.hit(host)
             self._hosts.run(host, ["sh", "-c", "kill -KILL $(pgrep -x raylet)"])
@@ -283,6 +289,12 @@ class Search(Attempt):
             self.hit(host)
             killed = self._hosts.run(host, ["kill", "-KILL", str(working[0].pid)], check=False)
             self.at = None if killed.returncode else self.at  # it had just ended by itself
+
+
+def mend(hosts: Hosts, host: str) -> None:
+    """Give a host its network as it was."""
+    hosts.slow(host, "0ms")
+    hosts.join(host)
 
 
 def noticed_s(run: Path, since: float) -> float | None:
@@ -329,7 +341,10 @@ class ServiceJob(Attempt):
         if not ended():
             attempt = now()["attempt"]
             self.hit(host)
-            crew.hosts.cut(host)
+            if self.blow.target == "database":
+                crew.hosts.cut(host)
+            else:
+                crew.hosts.slow(host, *SLOW)
             try:
                 began = time.monotonic()
                 moved = self.wait(
@@ -340,7 +355,7 @@ class ServiceJob(Attempt):
                     self.noticed_s = round(time.monotonic() - began, 1)
                 self.wait(lambda: False, max(0.0, self.blow.cut_s - (time.monotonic() - began)))
             finally:
-                crew.hosts.join(host)
+                mend(crew.hosts, host)
         self.wait(ended)
         if now()["state"] != "succeeded":
             raise ExecutorError(f"the job has {now()['state']}: {now()['error']}")
@@ -464,7 +479,7 @@ class Ground:
     def outcome(self, number: int, blow: Blow, wanted: Any) -> Outcome:
         """Have a run, and see what came of it."""
         seed, limit_s = self._options.seed, self._options.limit
-        attempt = (ServiceJob if blow.target == JOB else Search)(
+        attempt = (ServiceJob if blow.target in JOBS else Search)(
             blow, self.hosts.shared / f"run-{number}", limit_s
         )
         began, error = time.perf_counter(), None
@@ -503,7 +518,7 @@ class Ground:
         def given_up(one: Write) -> bool:
             if target == "search":
                 return one.born is not None and one.born < at
-            lost = attempt.noticed_s is not None and target != "worker"
+            lost = attempt.noticed_s is not None and target not in ("worker", "slow")
             return lost and one.net is not None and self._nets.get(one.net) == attempt.host
 
         return late_writes(writes, at, given_up)
@@ -572,7 +587,7 @@ def measure(options: Options) -> list[dict[str, Any]]:
     return [asdict(one) for one in found]
 
 
-HEADS = ("run", "what", "stage", "away s", "noticed after s", "left", "redone", "results", "s")
+HEADS = ("run", "what", "stage", "for s", "noticed after s", "left", "redone", "results", "s")
 
 
 def row(one: Outcome) -> tuple[str, ...]:
@@ -588,7 +603,7 @@ def row(one: Outcome) -> tuple[str, ...]:
         str(one.number),
         what,
         one.stage,
-        f"{blow.cut_s:g}" if blow.target in ("cut", JOB) else "-",
+        f"{blow.cut_s:g}" if blow.target in LINKS else "-",
         "-" if one.noticed_s is None else f"{one.noticed_s:g}",
         ", ".join(one.left) or "-",
         str(one.redone),

@@ -39,15 +39,6 @@ def missing() -> str | None:
     return _refusal(words, "namespaces with a network cannot be made here")
 
 
-@cache
-def missing_delay() -> str | None:
-    """Why links between hosts cannot be made slow here; None where they can."""
-    if shutil.which("tc") is None:
-        return "slow links need tc"
-    words = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"]
-    return _refusal(words, "this kernel cannot make links slow")
-
-
 def _refusal(command: Sequence[str], what: str) -> str | None:
     tried = subprocess.run(command, capture_output=True, text=True)
     if tried.returncode == 0:
@@ -139,9 +130,12 @@ class Hosts:
         """Give it back."""
         self._do("join", host)
 
-    def slow(self, host: str, delay: str) -> None:
-        """Delay what is sent to a host, by ``50ms`` for example."""
-        self._do("slow", host, delay)
+    def slow(self, host: str, delay: str, loss: str = "0%") -> None:
+        """Delay what is sent to a host, by ``50ms`` for example, and lose so much of it.
+
+        ``0ms`` ends it.
+        """
+        self._do("slow", host, delay, loss)
 
     def _do(self, *words: str) -> None:
         subprocess.run([SCRIPT, *words], check=True, env=self._environment)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.hosts import SCRIPT, Hosts, hosts, leaf, missing_delay
+from experiments.hosts import SCRIPT, Hosts, hosts, leaf
 from search_spaces.errors import ExecutorError
 
 pytestmark = pytest.mark.hosts
@@ -99,12 +99,46 @@ def test_a_host_that_is_cut_is_not_heard_until_it_joins(two: Hosts) -> None:
     process.stdout.close()
 
 
-def test_a_slow_link(two: Hosts) -> None:
-    if (reason := missing_delay()) is not None:
-        pytest.skip(reason)
-    two.slow("host-1", "50ms")
-    assert "delay 50ms" in said(two, "switch", "tc", "qdisc", "show", "dev", "host-1")
+TO_AND_FRO = """import hashlib, os, socket, sys, time
+line = socket.create_connection((sys.argv[1], 7000), 60)
+began, data = time.monotonic(), os.urandom(1 << 20)
+line.sendall(data)
+line.shutdown(socket.SHUT_WR)
+came = b"".join(iter(lambda: line.recv(1 << 16), b""))
+print(came.decode() == hashlib.sha256(data).hexdigest(), int(time.monotonic() - began > 0.04))
+"""
+HASHING = """import hashlib, socket
+door = socket.create_server(("", 7000))
+print("listening", flush=True)
+while True:
+    line, _ = door.accept()
+    data = b"".join(iter(lambda: line.recv(1 << 16), b""))
+    line.sendall(hashlib.sha256(data).hexdigest().encode())
+    line.close()
+"""
+
+
+def test_over_a_slow_link_all_arrives_later_also_after_a_cut(two: Hosts) -> None:
+    process = two.start("host-1", [sys.executable, "-c", HASHING], output=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"listening\n"
+    links = said(two, "switch", "ip", "-brief", "link")
+
+    def sent() -> str:
+        return said(two, "host-0", sys.executable, "-c", TO_AND_FRO, "host-1")
+
+    two.slow("host-1", "40ms", "1%")
+    assert sent() == "True 1"
+    two.cut("host-1")
+    two.join("host-1")
+    two.slow("host-1", "60ms")  # another delay in place of the first
+    assert sent() == "True 1"
     two.slow("host-1", "0ms")
+    assert sent().startswith("True")
+    # Nothing of it is left between the hosts.
+    assert said(two, "switch", "ip", "-brief", "link") == links
+    os.kill(leaf(process.pid), signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
 
 
 def test_shared_memory_can_be_made_smaller(two: Hosts) -> None:
@@ -123,6 +157,9 @@ def test_shared_memory_can_be_made_smaller(two: Hosts) -> None:
         (["exec", "host-0"], "say where to run what"),
         (["up"], "hosts are up already in"),
         (["up", "none"], "'none' is no number of hosts from 1 to 99"),
+        (["slow", "host-7", "5ms"], "there is no host 'host-7'"),
+        (["slow", "host-1", "5"], "'5' is no delay: write 50ms"),
+        (["slow", "host-1", "5ms", "1"], "'1' is no share that is lost: write 1%"),
         (["turn"], "hosts exec HOST COMMAND…"),
     ],
 )

@@ -37,10 +37,10 @@ def test_a_plan_is_seeded_and_even() -> None:
     one, same, other = (plan(np.random.default_rng(seed), 20, stages, True) for seed in (0, 0, 1))
     assert one == same != other
     assert {stages[blow.event - 1] for blow in one} == set(stages)
-    assert set(Counter(blow.target for blow in one).values()) == {4}
+    assert set(Counter(blow.target for blow in one).values()) == {2, 3}
     assert all(CUT_S[0] <= blow.cut_s <= CUT_S[1] and blow.host in OTHERS for blow in one)
     searches = plan(np.random.default_rng(0), 20, stages, False)
-    assert "database" not in {blow.target for blow in searches}
+    assert not {blow.target for blow in searches} & {"database", "slow database"}
 
 
 def test_the_job_is_the_search() -> None:
