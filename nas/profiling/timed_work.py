@@ -42,6 +42,7 @@ from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, NUM_MARKS
 from supernet.decoding_state import DecodingState
 from supernet.extraction import StandAlone
+from supernet.filled_state import filled_state, start_of
 from supernet.sequence_models import LanguageModel, TranslationModel
 
 # Makes the call of one network at its work, its weights random.
@@ -288,16 +289,14 @@ def _language_call(network: StandAlone, inputs_BN: Tensor, workload: Workload, d
 
 
 def _continuing_call(network: StandAlone, inputs_BN: Tensor, workload: Workload) -> Call:
-    decoder = network.architecture.decoder
-    assert decoder is not None
-    state = network.start(inputs_BN.new_full((len(inputs_BN), decoder.memory_length), BOS))
+    if workload.mode == "decode":
+        filled = filled_state(network, inputs_BN)
+        return lambda: network.step(inputs_BN[:, -1:], filled)
+    state = start_of(network, inputs_BN)
     if workload.mode == "forward":
         return lambda: network.step(inputs_BN, state)
     if workload.mode == "prefill":
         return lambda: network.prefill(inputs_BN, state)
-    if workload.mode == "decode":
-        filled = network.prefill(inputs_BN, state)[1]
-        return lambda: network.step(inputs_BN[:, -1:], filled)
     return lambda: _continue(network, inputs_BN, state, workload.target_length or 0)
 
 
