@@ -364,6 +364,10 @@ def find_id(given: str, ids: Iterable[str], what: str, letters: int = 1) -> str:
         return found[0]
     if found:
         raise UsageError(f"several ids begin with {given}: {', '.join(found)}")
+    if given and len(given) < letters and any(one.startswith(given) for one in known):
+        raise UsageError(
+            f"of an id at least the first {letters} letters are needed; given {given!r}"
+        )
     nearest = difflib.get_close_matches(given, known, n=1, cutoff=0.0)
     hint = f"the nearest id is {nearest[0]}" if nearest else "there is none yet"
     raise UsageError(f"{given!r} is the id of no {what}; {hint}")

@@ -105,10 +105,13 @@ def building_folder(path: Path, *, replace: bool = True) -> Iterator[Path]:
             something goes wrong; otherwise only an empty folder does.
 
     Raises:
-        UsageError: when another process has made the folder meanwhile.
+        UsageError: when another process has made the folder meanwhile, and where none can be made.
     """
     path = path.resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError) as error:
+        raise UsageError(f"no folder can be made at {path}; name another place") from error
     _clear_leftovers(path)
     builder = f"{_host()}-{os.getpid()}"
     folder, old = (path.with_name(f".{path.name}.{builder}{end}") for end in (".tmp", ".old.tmp"))

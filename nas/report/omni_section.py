@@ -15,7 +15,10 @@ ROW, BAR, LEFT = 24, 300, 128
 PATCH, SPACE = 11, 8  # of a map: side of a patch, and what is between two maps
 
 TITLE = "What omnidirectional layers look at"
-HINT = join(tag("code", "nas show RUN --attention ID"), " does so for one with omni attention.")
+HINT = join(
+    tag("code", "nas show RUN --attention ID"),
+    " does so for one with an omni layer above layers of another kind.",
+)
 
 
 def omni_section(run: RunContents, hint: Html = HINT) -> Html:

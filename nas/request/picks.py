@@ -105,7 +105,7 @@ class Pick:
             return quality.winner
         if (times := saving_of(self.text)) is not None:
             whole = "the checkpoint" if begun else "the one with the lowest loss"
-            return f"the best that costs {times:g} times less than {whole}"
+            return f"the best that costs {times:g} times less than {whole}, or else the cheapest"
         return WORDS.get(self.text, "asked for by its id")
 
     def check_measured(

@@ -190,6 +190,8 @@ def _at_cost(name: str, winner: FrontEntry, other: FrontEntry) -> str:
         return f"at an unknown {OBJECTIVES[name].label}"
     ratio = winner.value(name) / other.value(name)
     label = OBJECTIVES[name].label
+    if name in {*winner.doubtful, *other.doubtful}:
+        label += ", which is doubtful"
     if abs(ratio - 1) <= SAME_COST:
         return f"at equal {label}"
     return f"at {ratio:.2f} of the {label}" if ratio < 1 else f"at {ratio:.2f} times the {label}"

@@ -80,8 +80,8 @@ def check_omni(architecture: Architecture, max_span: int) -> None:
     if not omni_layers(architecture, max_span):
         raise UsageError(
             f"the network {architecture.id} has no omnidirectional layer that looks at several "
-            "layers, so that there is nothing to look into; choose one whose picture shows 'omni' "
-            "beyond the first layer"
+            "layers, so that there is nothing to look into; choose one in which layers of another "
+            "kind stand below an 'omni', which looks at them and at the last omni layer before"
         )
 
 

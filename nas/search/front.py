@@ -613,7 +613,10 @@ def pick(front: Front, how: str) -> FrontEntry:
     if conditions := conditions_of(how, list(known)):
         return _meeting(front, conditions)
     ids = {entry.id: entry for entry in front.networks}
-    what = f"network on the front, none of {', '.join(WORDS)}, and no condition like 'params<=2e5'"
+    words = ", ".join(WORDS)
+    what = (
+        f"network on the front or beside it, none of {words}, and no condition like 'params<=2e5'"
+    )
     return ids[find_id(how, ids, what, SHORTEST_ID)]
 
 

@@ -106,7 +106,11 @@ def _with_nearest(
 
 
 def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, FrontEntry]:
-    """A network with all that its costs are measured and predicted to be; of any sizes."""
+    """A network with all that its costs are measured and predicted to be; of any sizes.
+
+    What the front knows of it stands: a doubtful time would come out another one.
+    """
+    there = next((one for one in found_front(run).entries if one.id == network.id), None)
     inside = run.space.contains(network)
     space = run.space if inside else alone(run.space, network)
     rows = space.encode([network])
@@ -114,7 +118,11 @@ def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, Front
     doubtful: dict[str, str] = {}
     here = run.elsewhere is None
     for one in [one for one in OBJECTIVES.values() if here and run.spec.needs(one.name)]:
-        if one.timed:
+        if there is not None and one.name in there.measured:
+            measured[one.name] = there.measured[one.name]
+            if one.name in there.doubtful:
+                doubtful[one.name] = there.doubtful[one.name]
+        elif one.timed:
             timed = run_meter(run, one).measure([network])
             yield from disturbances(STAGE, timed)
             (time,) = timed.values

@@ -70,7 +70,7 @@ class SearchData:
         digest: sha256 over all arrays of both splits, as hexadecimal digits.
         background: images only: the value of a black pixel after normalisation, per channel.
         reading: how an example becomes an input, plain values by name. ``kind`` is ``images`` (with
-            ``black`` and ``white``, the normalised values of the bytes 0 and 255, per channel, and
+            ``black`` and ``white``, the normalised values of these shades, per channel, and
             ``side``, of the data's pictures in pixels),
             ``bytes`` (token = byte + 1), ``symbols`` (with the list of them), ``numbers``, or
             that of a `CheckpointTokenizer`; ``max_tokens`` is where prepared texts were cut.

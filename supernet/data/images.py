@@ -21,6 +21,7 @@ Pixels = NDArray[np.uint8]
 Labels = NDArray[np.int64]
 
 ARRAYS = "x_train, y_train, x_test and y_test"
+WHITE = 255
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -32,12 +33,14 @@ class Normaliser:
 
     Attributes:
         table: float32 ``(C, 256)``, what becomes of each byte value of a channel.
+        full: the byte that stands for white; 255 but where images are stored in fewer shades.
     """
 
     table: NDArray[np.float32]
+    full: int = WHITE
 
     @classmethod
-    def fit(cls, pixels: Pixels) -> Self:
+    def fit(cls, pixels: Pixels, full: int = WHITE) -> Self:
         """Fit to images ``(N, H, W, C)``; a constant channel becomes 0."""
         values = np.arange(256)
         rows = []
@@ -48,15 +51,14 @@ class Normaliser:
             spread = total * int(counts @ values**2) - weighted**2
             deviation = np.sqrt(np.float64(spread)) / total if spread else 1.0
             rows.append((values - weighted / total) / deviation)
-        return cls(np.stack(rows).astype(np.float32))
+        return cls(np.stack(rows).astype(np.float32), full)
 
     @classmethod
-    def of(cls, mean: Sequence[float], std: Sequence[float]) -> Self:
-        """With the mean and the deviation of each channel, of values from 0 to 1."""
-        values = np.arange(256) / 255
-        return cls(
-            np.stack([(values - m) / s for m, s in zip(mean, std, strict=True)]).astype("f4")
-        )
+    def of(cls, mean: Sequence[float], std: Sequence[float], full: int = WHITE) -> Self:
+        """With the mean and the deviation of each channel, of values from 0 (black) to 1."""
+        values = np.arange(256) / full
+        rows = [(values - m) / s for m, s in zip(mean, std, strict=True)]
+        return cls(np.stack(rows).astype(np.float32), full)
 
     def apply(self, pixels: Pixels) -> NDArray[np.float32]:
         """Images ``(N, H, W, C)`` → normalised ``(N, C, H, W)``."""
@@ -73,8 +75,8 @@ class Normaliser:
 
     @property
     def white(self) -> tuple[float, ...]:
-        """What becomes of white, per channel; the other bytes lie evenly between."""
-        return tuple(float(value) for value in self.table[:, 255])
+        """What becomes of white, per channel; the other shades lie evenly between."""
+        return tuple(float(value) for value in self.table[:, self.full])
 
 
 def read_arrays(path: str, needed: Sequence[str]) -> dict[str, NDArray[Any]]:

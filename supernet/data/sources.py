@@ -26,12 +26,20 @@ from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.data import listops
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
-from supernet.data.images import Labels, Normaliser, Pixels, check_examples, read_arrays
+from supernet.data.images import (
+    WHITE,
+    Labels,
+    Normaliser,
+    Pixels,
+    check_examples,
+    read_arrays,
+)
 from supernet.data.manifest import read_manifest
 from supernet.data.prepared import EXAMPLES, ExampleSplit, check_examples_fit, check_task
 from supernet.data.synthetic import NAME as SYNTHETIC
 
 DIGITS_SIDE, DIGITS_TEST, DIGITS_VALID = 8, 360, 287
+DIGITS_WHITE = 16  # of the shades in which they are stored
 LISTOPS_TRAIN, LISTOPS_VALID, LISTOPS_TEST = 10_000, 500, 1000
 SYNTHETIC_SIDE = 32  # in pixels, before images are enlarged to what networks read
 LISTOPS_LONGEST = 2000  # the Long Range Arena's; longer trees are too rare to draw
@@ -122,6 +130,7 @@ class Examples:
         label_names: one name for each class.
         reading: how tokens come about; None for images, which are normalised by the training split.
         tokenizer: see `SearchData`.
+        white: images only: the byte that stands for it.
     """
 
     search: Callable[[], tuple[Arrays, Arrays]]
@@ -129,6 +138,7 @@ class Examples:
     label_names: tuple[str, ...]
     reading: Reading | None = None
     tokenizer: CheckpointTokenizer | None = None
+    white: int = WHITE
 
     def search_arrays(self, scale: Scale | None = None) -> SearchArrays:
         """What a search may see, ready for networks; images by `scale`, or the training split."""
@@ -137,7 +147,7 @@ class Examples:
             return SearchArrays(
                 train, valid, self.label_names, self.reading, tokenizer=self.tokenizer
             )
-        normaliser = _normaliser(train, scale)
+        normaliser = self._normaliser(train, scale)
         black, white = normaliser.background, normaliser.white
         reading = {
             "kind": "images",
@@ -154,14 +164,13 @@ class Examples:
         """The test split, ready for networks, as `search_arrays` makes the others."""
         if self.reading is not None:
             return self.test()
-        normaliser, test = _normaliser(self.search()[0], scale), self.test()
+        normaliser, test = self._normaliser(self.search()[0], scale), self.test()
         return Arrays(normaliser.apply(test.inputs), test.labels)
 
-
-def _normaliser(train: Arrays, scale: Scale | None) -> Normaliser:
-    if scale is None:
-        return Normaliser.fit(train.inputs)
-    return Normaliser.of(scale.mean, scale.std)
+    def _normaliser(self, train: Arrays, scale: Scale | None) -> Normaliser:
+        if scale is None:
+            return Normaliser.fit(train.inputs, self.white)
+        return Normaliser.of(scale.mean, scale.std, self.white)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +299,9 @@ def _digits(request: Request) -> Examples:
     values, labels = load_digits(return_X_y=True)
     images = values.reshape(-1, DIGITS_SIDE, DIGITS_SIDE, 1).astype(np.uint8)
     kept, test = _held_out(Arrays(images, labels.astype(np.int64)), DIGITS_TEST)
-    return Examples(lambda: _held_out(kept, DIGITS_VALID), lambda: test, DIGIT_NAMES)
+    return Examples(
+        lambda: _held_out(kept, DIGITS_VALID), lambda: test, DIGIT_NAMES, white=DIGITS_WHITE
+    )
 
 
 def _file_split(request: Request, split: str) -> tuple[Pixels, Labels, tuple[str, ...]]:

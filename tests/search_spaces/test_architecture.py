@@ -160,7 +160,8 @@ def test_an_id_is_found_in_full_or_by_its_first_letters() -> None:
         ("abc", 1, "several ids begin with abc: abc1, abc2"),
         ("abx", 1, "'abx' is the id of no network of the run; the nearest id is abc"),
         ("", 1, "'' is the id of no network of the run; the nearest id is"),
-        ("d", 2, "'d' is the id of no network of the run; the nearest id is d4"),
+        ("d", 2, "of an id at least the first 2 letters are needed; given 'd'"),
+        ("e", 2, "'e' is the id of no network of the run; the nearest id is"),
     ],
 )
 def test_any_other_id_is_refused(given: str, letters: int, message: str) -> None:

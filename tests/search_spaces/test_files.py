@@ -121,6 +121,16 @@ def test_a_refused_folder_is_called_by_its_own_name(inside: str, tmp_path: Path)
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize("place", ["file/made", "file/above/made", "/proc/above/made"])
+def test_where_no_folder_can_be_made_it_is_said(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UsageError, match="no folder can be made at .*/made; name another"),
+        building_folder(tmp_path / place),
+    ):
+        pass
+
+
 def test_hosts_that_build_one_folder_do_not_clear_what_the_other_builds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,8 @@ def _work_on_search(path: Path, found: Resolved, how: Working) -> None:
     attached = {} if found.profile is None else {DEVICE_PROFILE_FILE: found.profile.text}
     folder = RunFolder.create(path, found.spec, attached)
     if there and not how.quiet:
+        with folder.locked():  # it does not go on where another process works on it
+            pass
         tell(f"{path} holds this search already: going on where it stopped")
         _tell_protected(folder, how.json_lines)
     try:

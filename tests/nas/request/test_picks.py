@@ -166,8 +166,8 @@ def test_recall_is_no_condition_where_no_window_tells_what_is_recalled() -> None
 def test_a_saving_is_a_pick(text: str) -> None:
     assert saving_of(text) == float(text[:-1]) and read_pick(text).text == text
     because = [read_pick(text).reason(QUALITIES["loss"], begun=begun) for begun in (False, True)]
-    assert because[0].endswith("times less than the one with the lowest loss")
-    assert because[1].endswith("times less than the checkpoint")
+    assert because[0].endswith("times less than the one with the lowest loss, or else the cheapest")
+    assert because[1].endswith("times less than the checkpoint, or else the cheapest")
 
 
 @pytest.mark.parametrize("text", ["0.5x", "x", "1,5x", "1e3x", "-2x", "1.5 x"])

@@ -244,6 +244,34 @@ def test_the_largest_gives_way_in_the_limits_that_it_breaks(
     assert ended.value.value.id == ids[chosen]
 
 
+def test_a_network_of_the_front_costs_what_the_front_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A doubtful time is taken anew whenever it is asked for, and would come out another one."""
+    space = parse_space(TINY, "space")
+    network, other = space.decode(plain_rows(space)[:2])
+    found = replace(THREE[0], id=network.id, network=network, measured={"latency_ms": 1.9})
+    found = replace(found, doubtful={"latency_ms": "its calm sessions differ by 6%"})
+    time = SimpleNamespace(value=7.0, doubtful="")
+    meter = SimpleNamespace(measure=lambda networks: SimpleNamespace(values=[time]))
+    there = SimpleNamespace(entries=(found,))
+    monkeypatch.setattr(baseline, "found_front", lambda run: there)
+    monkeypatch.setattr(baseline, "run_meter", lambda run, one: meter)
+    monkeypatch.setattr(baseline, "disturbances", lambda stage, timed: ())
+    monkeypatch.setattr(baseline, "predicted_values", lambda run, rows: [{}])
+    monkeypatch.setattr(baseline, "exact_costs", lambda run, rows, space: [{}])
+    objectives = ("quality", "latency_ms")
+    spec = SimpleNamespace(needs=objectives.__contains__, objectives=objectives, limits={})
+    run: Any = SimpleNamespace(space=space, spec=spec, elsewhere=None, domain=None)
+
+    def told(network: Architecture) -> FrontEntry:
+        with pytest.raises(StopIteration) as ended:
+            next(baseline._with_costs(run, network))
+        entry: FrontEntry = ended.value.value
+        return entry
+
+    assert (told(network).measured, told(network).doubtful) == (found.measured, found.doubtful)
+    assert (told(other).measured, told(other).doubtful) == ({"latency_ms": 7.0}, {})
+
+
 @pytest.mark.parametrize(
     ("own", "other", "words"),
     [
@@ -272,3 +300,14 @@ def test_a_winner_that_was_trained_longer_is_said_to_be() -> None:
     assert longer.sentence == alike.sentence.removesuffix(".") + (
         ", trained for 1,200 epochs where that one trained as long as the request says."
     )
+
+
+def test_a_ratio_of_doubtful_costs_is_called_doubtful() -> None:
+    winner, plain = THREE[:2]
+    cost = front(*THREE).objectives[1].name
+    scores = {winner.id: MainScore("accuracy", 0.97), plain.id: MainScore("accuracy", 0.95)}
+    for doubtful in ({}, {cost: "0 of 7 sessions were calm"}):
+        beside = Baseline(replace(plain, doubtful=doubtful), ("largest",))
+        made = replace(front(*THREE), baselines=(beside,))
+        (told,) = comparisons(made, winner, scores, limited=False)
+        assert told.sentence.endswith(", which is doubtful.") == bool(doubtful)

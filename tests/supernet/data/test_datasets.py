@@ -21,7 +21,7 @@ from supernet.data.examples import (
     unique_names,
 )
 from supernet.data.images import Normaliser
-from supernet.data.sources import Scale, holdout
+from supernet.data.sources import SOURCES, Request, Scale, holdout
 
 DIGITS = ModelSettings(ImageInput(8, 2, 1), max_length=16, num_classes=10, head_dim=8)
 CIFAR = ModelSettings(ImageInput(64, 16, 3), max_length=16, num_classes=10, head_dim=8)
@@ -272,6 +272,20 @@ def test_normaliser_agrees_with_the_plain_formula() -> None:
     ours = Normaliser.fit(pixels).apply(pixels)
     assert ours.shape == (5, 2, 3, 3) and np.abs(ours[:, 0] - plain).max() < 1e-6
     assert not ours[:, 1].any()
+
+
+@pytest.mark.parametrize("scale", [None, Scale((0.3,), (0.4,))])
+def test_a_digit_saved_as_an_ordinary_picture_is_read_as_it_is_stored(scale: Scale | None) -> None:
+    """Its shades are 0 to 16, and a file of a picture has bytes of 0 to 255."""
+    request = Request("digits", "", DIGITS, 10, 0)
+    found = SOURCES["digits"].open(request).search_arrays(scale)
+    black, white = (found.reading[name][0] for name in ("black", "white"))
+    shades = np.rint((found.train.inputs - black) / (white - black) * 16)
+    assert shades.min() == 0 and shades.max() == 16
+    picture = np.rint(shades * 255 / 16)
+    assert np.abs(black + (white - black) * picture / 255 - found.train.inputs).max() < 0.01
+    if scale is not None:
+        assert (black, white) == (np.float32(-0.3 / 0.4), np.float32(0.7 / 0.4))
 
 
 def test_images_are_normalised_by_what_the_space_says() -> None:

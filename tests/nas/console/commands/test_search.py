@@ -145,6 +145,14 @@ def test_the_same_search_goes_on_and_says_so() -> None:
     assert "in an earlier session" in again.stderr
 
 
+def test_a_search_that_another_process_works_on_is_not_said_to_go_on() -> None:
+    search("--out", "here")
+    with RunFolder.open(Path("here")).locked():
+        again = search("--out", "here")
+    assert again.exit_code == 2 and "another process is working on here" in again.stderr
+    assert "going on" not in again.stderr
+
+
 def test_another_search_in_the_same_folder_is_refused() -> None:
     search("--out", "here")
     before = Path("here/spec.json").read_bytes()
