@@ -40,7 +40,8 @@ CONFIRMING = 0.10  # relative, between two timings of one call that are to confi
 # Twelve are enough where half of them come near it, or where a machine that is known tells it. A
 # machine whose cores belong to others as well has spells that nothing on it tells of, in which
 # everything takes 1.1 to 2 times as long, for a second or most of the time: there it takes up to a
-# minute until three sessions fell into fast moments. Whoever keeps a unit sets it anew when later
+# minute until three sessions fell into fast moments. Where of twelve not one was calm, other work
+# keeps the machine busy, and more are not tried. Whoever keeps a unit sets it anew when later
 # sessions are faster.
 UNIT_SESSIONS = 12
 MOST_UNIT_SESSIONS = 60
@@ -524,9 +525,11 @@ def _unit_verdict(made: Verdict, unit: Unit, tolerances: Tolerances) -> Verdict:
 
 
 def _unit_settled(so_far: Settled, conditions: Conditions) -> bool:
-    """Whether more sessions of the reference would hardly find a faster one."""
+    """Whether more sessions of the reference would hardly find a faster one, or a calm one."""
     calm = so_far.reference.calm
-    if so_far.reference.doubt or not calm:
+    if not calm:
+        return len(so_far.reference.readings) >= UNIT_SESSIONS
+    if so_far.reference.doubt:
         return False
     if so_far.unit.told and conditions.speed.known:
         return True

@@ -6,12 +6,12 @@ the plain networks of the space (see `search_spaces.plain`), or the one that was
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from nas.objectives import OBJECTIVES
+from nas.objectives import OBJECTIVES, Objective
 from nas.objectives.latency_limits import keeps
 from nas.objectives.size import network_costs
 from nas.run.duration import Asked, Part, Plan, counted
@@ -39,7 +39,7 @@ def work(run: Run) -> Iterator[Event]:
     """Choose the networks and measure what they cost."""
     given = run.spec.baseline
     if isinstance(given, dict):
-        own = yield from _with_costs(run, Architecture.from_json(given))
+        (own,) = yield from _with_costs(run, [Architecture.from_json(given)])
         found = [Baseline(own, ("own",))]
     else:
         rows = plain_rows(run.space)
@@ -61,7 +61,7 @@ def _largest(run: Run, rows: Genotypes) -> Generator[Event, None, FrontEntry | N
     for _ in range(TRIES):
         if not len(rows):
             return None
-        entry = yield from _with_costs(run, run.space.decode(rows[:1])[0])
+        (entry,) = yield from _with_costs(run, run.space.decode(rows[:1]))
         broken = [
             name
             for name, limit in limits.items()
@@ -92,58 +92,87 @@ def _with_nearest(
     name = run.spec.objectives[1]
     costs = run.costs.score(rows).objectives[:, 0]
     params = network_costs(run.space, rows)[:, 0]
-    known = {one.entry.id: one for one in found}
+    nearest: dict[str, Architecture] = {}
     for candidate in ids:
         far = np.abs(np.log(costs / pick(front, candidate).minimised(name))).round(6)
         best = np.lexsort((-params, far))[:1]
         (network,) = run.space.decode(rows[best])
-        before = known.get(network.id)
-        if before is None:
-            known[network.id] = Baseline((yield from _with_costs(run, network)), (NEAREST,))
-        elif NEAREST not in before.roles:
-            known[network.id] = replace(before, roles=(*before.roles, NEAREST))
-    return list(known.values())
+        nearest[network.id] = network
+    known = [
+        replace(one, roles=(*one.roles, NEAREST)) if one.entry.id in nearest else one
+        for one in found
+    ]
+    others = [network for network in nearest.values() if network.id not in _ids(found)]
+    entries = (yield from _with_costs(run, others)) if others else []
+    return [*known, *(Baseline(entry, (NEAREST,)) for entry in entries)]
 
 
-def _with_costs(run: Run, network: Architecture) -> Generator[Event, None, FrontEntry]:
-    """A network with all that its costs are measured and predicted to be; of any sizes.
+def _ids(found: list[Baseline]) -> set[str]:
+    return {one.entry.id for one in found}
 
-    What the front knows of it stands: a doubtful time would come out another one.
-    """
-    there = next((one for one in found_front(run).entries if one.id == network.id), None)
-    inside = run.space.contains(network)
-    space = run.space if inside else alone(run.space, network)
-    rows = space.encode([network])
-    measured = exact_costs(run, rows, space)[0]
-    doubtful: dict[str, str] = {}
+
+def _with_costs(
+    run: Run, networks: Sequence[Architecture]
+) -> Generator[Event, None, list[FrontEntry]]:
+    """Networks with all that their costs are measured and predicted to be; of any sizes."""
+    measured: dict[str, dict[str, float]] = {}
+    for network in networks:
+        space = run.space if run.space.contains(network) else alone(run.space, network)
+        measured[network.id] = exact_costs(run, space.encode([network]), space)[0]
+    doubtful: dict[str, dict[str, str]] = {network.id: {} for network in networks}
     here = run.elsewhere is None
-    for one in [one for one in OBJECTIVES.values() if here and run.spec.needs(one.name)]:
-        if there is not None and one.name in there.measured:
-            measured[one.name] = there.measured[one.name]
-            if one.name in there.doubtful:
-                doubtful[one.name] = there.doubtful[one.name]
-        elif one.timed:
-            timed = run_meter(run, one).measure([network])
-            yield from disturbances(STAGE, timed)
-            (time,) = timed.values
-            measured[one.name] = time.value
-            doubtful |= {one.name: time.doubtful} if time.doubtful else {}
-        elif one.measure is not None:
-            measured[one.name] = measured_cost(run, one.name, network)
-    predicted = predicted_values(run, rows)[0] if inside else {}
-    entry = FrontEntry(network.id, network, measured, predicted, doubtful)
-    return entry.with_rates((*run.spec.objectives, *run.spec.limits), run.domain)
+    for cost in [one for one in OBJECTIVES.values() if here and run.spec.needs(one.name)]:
+        if cost.timed or cost.measure is not None:
+            values = yield from _measured_here(run, cost, networks)
+            for identity, (value, doubt) in values.items():
+                measured[identity][cost.name] = value
+                doubtful[identity] |= {cost.name: doubt} if doubt else {}
+    entries = []
+    for network in networks:
+        inside = run.space.contains(network)
+        predicted = predicted_values(run, run.space.encode([network]))[0] if inside else {}
+        entry = FrontEntry(
+            network.id, network, measured[network.id], predicted, doubtful[network.id]
+        )
+        entries.append(entry.with_rates((*run.spec.objectives, *run.spec.limits), run.domain))
+    return entries
+
+
+def _measured_here(
+    run: Run, cost: Objective, networks: Sequence[Architecture]
+) -> Generator[Event, None, dict[str, tuple[float, str]]]:
+    """Id → a cost and why it is doubtful; those of the front as they stand there.
+
+    A doubtful time is taken anew whenever it is asked for, and would come out another one.
+    """
+    asked = {network.id for network in networks}
+    values = {
+        one.id: (one.measured[cost.name], one.doubtful.get(cost.name, ""))
+        for one in found_front(run).entries
+        if one.id in asked and cost.name in one.measured
+    }
+    others = [network for network in networks if network.id not in values]
+    if not cost.timed:
+        values |= {one.id: (measured_cost(run, cost.name, one), "") for one in others}
+    elif others:
+        timed = run_meter(run, cost).measure(others)
+        yield from disturbances(STAGE, timed)
+        for network, time in zip(others, timed.values, strict=True):
+            values[network.id] = time.value, time.doubtful
+    return values
 
 
 def plan(asked: Asked) -> Plan:
     """How much there is to do."""
     number = num_baselines(asked)
-    if number > 1:  # each that may win has one of its own, of which one is trained
-        number += asked.spec.retrain - 1
+    # The largest, or what was given, and then those nearest to each that may win, of which one is
+    # trained.
+    calls = [1, asked.spec.retrain] if number > 1 else [1] * number
+    number = sum(calls)
     parts: list[Part] = []
     for name in asked.timed:
-        for _ in range(number):  # one after the other
-            parts += timing_parts(asked, OBJECTIVES[name], 1)
+        for together in calls:
+            parts += timing_parts(asked, OBJECTIVES[name], together)
     parts += [measuring(name, number) for name in asked.measured]
     return Plan(f"{counted(number, 'network')} to compare with", tuple(parts))
 

@@ -232,6 +232,12 @@ def test_a_unit_of_sessions_that_do_not_come_near_each_other_is_doubtful() -> No
     assert settled.reference.doubt == "its fastest sessions differ by 60%"
 
 
+def test_where_no_session_is_calm_the_unit_is_given_up_soon() -> None:
+    settled = Machine(state=lambda n: BURNT).settled(unit_ms=None)
+    assert settled.sessions == settled.repeated == UNIT_SESSIONS
+    assert settled.reference.doubt.startswith("only 0 of 12 sessions were calm")
+
+
 # -- the yardstick ------------------------------------------------------------------------------
 
 HALF_MS = Speed(((0.5, 0.0),) * UNIT_FASTEST, KNOWN_SESSIONS)  # at its fastest, on an earlier day

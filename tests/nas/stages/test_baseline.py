@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -224,12 +224,13 @@ def test_the_largest_gives_way_in_the_limits_that_it_breaks(
         places = [ids.index(network.id) for network in space.decode(asked)]
         return {name: known[places] for name, known in values.items()}
 
-    def told(run: Any, network: Architecture) -> Iterator[Event]:
+    def told(run: Any, networks: Sequence[Architecture]) -> Iterator[Event]:
+        (network,) = networks
         off = {"latency_ms": 10.5, "peak_memory_mb": 110.0} if measured is None else measured
         own = {name: float(known[ids.index(network.id)]) for name, known in values.items()}
         own |= off if network.id == ids[0] else {}
         yield from ()
-        return FrontEntry(network.id, network, own, {})
+        return [FrontEntry(network.id, network, own, {})]
 
     monkeypatch.setattr(baseline, "_with_costs", told)
     limits = {"latency_ms": 10.2, "peak_memory_mb": 105.0}
@@ -247,13 +248,18 @@ def test_the_largest_gives_way_in_the_limits_that_it_breaks(
 def test_a_network_of_the_front_costs_what_the_front_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """A doubtful time is taken anew whenever it is asked for, and would come out another one."""
     space = parse_space(TINY, "space")
-    network, other = space.decode(plain_rows(space)[:2])
-    found = replace(THREE[0], id=network.id, network=network, measured={"latency_ms": 1.9})
-    found = replace(found, doubtful={"latency_ms": "its calm sessions differ by 6%"})
-    time = SimpleNamespace(value=7.0, doubtful="")
-    meter = SimpleNamespace(measure=lambda networks: SimpleNamespace(values=[time]))
-    there = SimpleNamespace(entries=(found,))
-    monkeypatch.setattr(baseline, "found_front", lambda run: there)
+    networks = space.decode(plain_rows(space)[:3])
+    there = networks[1]
+    doubt = {"latency_ms": "its calm sessions differ by 6%"}
+    known = replace(THREE[0], id=there.id, measured={"latency_ms": 1.9}, doubtful=doubt)
+    asked: list[list[Architecture]] = []
+
+    def measure(some: list[Architecture]) -> Any:
+        asked.append(some)
+        return SimpleNamespace(values=[SimpleNamespace(value=7.0, doubtful="")] * len(some))
+
+    front_there, meter = SimpleNamespace(entries=(known,)), SimpleNamespace(measure=measure)
+    monkeypatch.setattr(baseline, "found_front", lambda run: front_there)
     monkeypatch.setattr(baseline, "run_meter", lambda run, one: meter)
     monkeypatch.setattr(baseline, "disturbances", lambda stage, timed: ())
     monkeypatch.setattr(baseline, "predicted_values", lambda run, rows: [{}])
@@ -261,15 +267,14 @@ def test_a_network_of_the_front_costs_what_the_front_says(monkeypatch: pytest.Mo
     objectives = ("quality", "latency_ms")
     spec = SimpleNamespace(needs=objectives.__contains__, objectives=objectives, limits={})
     run: Any = SimpleNamespace(space=space, spec=spec, elsewhere=None, domain=None)
-
-    def told(network: Architecture) -> FrontEntry:
-        with pytest.raises(StopIteration) as ended:
-            next(baseline._with_costs(run, network))
-        entry: FrontEntry = ended.value.value
-        return entry
-
-    assert (told(network).measured, told(network).doubtful) == (found.measured, found.doubtful)
-    assert (told(other).measured, told(other).doubtful) == ({"latency_ms": 7.0}, {})
+    with pytest.raises(StopIteration) as ended:
+        next(baseline._with_costs(run, networks))
+    assert [(one.measured["latency_ms"], one.doubtful) for one in ended.value.value] == [
+        (7.0, {}),
+        (1.9, doubt),
+        (7.0, {}),
+    ]
+    assert asked == [[networks[0], networks[2]]], "timed together"
 
 
 @pytest.mark.parametrize(
