@@ -28,6 +28,9 @@ CONNECT_TIMEOUT_S = 20.0
 # How often, once a second, Ray tries to speak to a head; 20 times where this is not set.
 TRIES_VARIABLE = "RAY_gcs_server_port_wait_time_s"
 TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+# RFC 9113, sections 3.4, 4.1 and 6.5: what a client says first, and the head of any frame.
+FRAME_HEAD_BYTES, FRAME_TYPE, SETTINGS = 9, 3, b"\x04"
+HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + SETTINGS + bytes(5)
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -114,10 +117,12 @@ class RayCluster:
 
 
 def _knock(address: str) -> None:
-    """See that somebody answers: Ray would wait for a head that is not there without an end.
+    """See that a Ray answers: it would wait for one that is not there for many minutes.
+
+    Its head speaks gRPC, and so HTTP/2, in which both sides begin with a frame of settings.
 
     Raises:
-        OSError: when nobody does.
+        OSError: when nobody answers, or something else.
     """
     if address == "auto":  # as Ray finds it; where there is nothing to be found it says so itself
         file = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
@@ -125,7 +130,12 @@ def _knock(address: str) -> None:
         address = os.environ.get("RAY_ADDRESS") or known
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S) as line:
+            if os.environ.get("RAY_USE_TLS", "0") not in ("0", "false", "False"):
+                return
+            line.sendall(HTTP2_GREETING)
+            if line.recv(FRAME_HEAD_BYTES)[FRAME_TYPE:][:1] != SETTINGS:
+                raise ConnectionError("what listens there is something else")
 
 
 def _join(address: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -126,3 +128,33 @@ def test_a_head_that_is_not_there(address: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(ray_cluster.ray, "is_initialized", lambda: False)
     with pytest.raises(ExecutorError, match=rf"no Ray cluster to be had at {address}.* ray start"):
         RayCluster(ExecutorSettings("ray", address)).connect()
+
+
+@pytest.mark.parametrize(
+    ("says", "told"), [(b"-ERR unknown command\r\n", "something else"), (b"", "timed out")]
+)
+def test_a_head_that_is_something_else(
+    says: bytes, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a database is, at the port that Ray usually takes."""
+    from nas.executors import ray_cluster
+    from nas.executors.ray_cluster import RayCluster
+
+    monkeypatch.setattr(ray_cluster.ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster, "CONNECT_TIMEOUT_S", 5.0 if says else 0.2)
+    over = threading.Event()
+
+    def answer(door: socket.socket) -> None:
+        line = door.accept()[0]
+        line.sendall(says)
+        over.wait()
+        line.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        answering = threading.Thread(target=answer, args=(door,))
+        answering.start()
+        address = "127.0.0.1:%d" % door.getsockname()[1]
+        with pytest.raises(ExecutorError, match=rf"to be had at {address} \(.*{told}"):
+            RayCluster(ExecutorSettings("ray", address)).connect()
+        over.set()
+        answering.join()
