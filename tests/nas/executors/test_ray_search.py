@@ -153,7 +153,7 @@ def test_a_head_that_is_something_else(
     with socket.create_server(("127.0.0.1", 0)) as door:
         answering = threading.Thread(target=answer, args=(door,))
         answering.start()
-        address = "127.0.0.1:%d" % door.getsockname()[1]
+        address = f"127.0.0.1:{door.getsockname()[1]}"
         with pytest.raises(ExecutorError, match=rf"to be had at {address} \(.*{told}"):
             RayCluster(ExecutorSettings("ray", address)).connect()
         over.set()
