@@ -26,6 +26,8 @@ TUNE = "tune"
 """To try other settings for the training of a network."""
 OWN_DATA = "own_data"
 """To show a run the data that it was made with, which are elsewhere by now."""
+OWN_CHECKPOINT = "own_checkpoint"
+"""To name the folder of a checkpoint, which lies elsewhere for whoever has uploaded it."""
 
 # No text that is typed or is a file's name has these characters, and nothing strips them.
 _BEGIN, _COMMAND, _END = "\x02", "\x05", "\x03"

@@ -35,7 +35,7 @@ def upload(
     Pickles, programs and whatever else the folder holds stay here.
     """
     files, left_out = checkpoint_files(folder)
-    called = name or folder.resolve().name
+    called = folder.resolve().name if name is None else name
     size = sum(file.stat().st_size for file in files.values())
     if left_out:
         more = f" and {len(left_out) - SHOWN} more" if len(left_out) > SHOWN else ""

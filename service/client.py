@@ -70,6 +70,9 @@ FILE_TIMEOUT = httpx.Timeout(TIMEOUT_S, read=CHECKED_S)  # of a large file as we
 AGAIN_S = 1.0
 TRIES = 30
 SEND_AGAIN_S = (1.0, 5.0)  # before the same is asked again
+LAST_PORT = 65_535
+# Of what a token may not hold, what gets into one by mistake: from a file's end, or a copy.
+STRAY = {"\n": "a line feed", "\r": "a carriage return", "\t": "a tab", " ": "a space"}
 AWAY = (502, 503, 504)  # what servers and proxies answer that have no time, or nobody to ask
 
 
@@ -96,14 +99,18 @@ class Client:
                 f"--server, or NAS_SERVER, is an address such as http://127.0.0.1:8321; "
                 f"given {server!r}"
             )
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        headers = {"Authorization": f"Bearer {_checked(token)}"} if token else {}
         self._server = server.rstrip("/")
         try:
-            self._http = httpx.Client(
-                base_url=self._server + API_PREFIX, headers=headers, timeout=TIMEOUT_S
+            address = httpx.URL(self._server + API_PREFIX)
+        except httpx.InvalidURL as error:
+            raise UsageError(f"--server, or NAS_SERVER, cannot be used: {error}") from None
+        if address.port is not None and not 0 < address.port <= LAST_PORT:
+            raise UsageError(
+                f"--server, or NAS_SERVER, names port {address.port}: give one from 1 to "
+                f"{LAST_PORT}"
             )
-        except (httpx.InvalidURL, UnicodeEncodeError) as error:
-            raise UsageError(f"--server or --token cannot be used: {error}") from None
+        self._http = httpx.Client(base_url=address, headers=headers, timeout=TIMEOUT_S)
 
     def __enter__(self) -> Self:
         return self
@@ -432,6 +439,22 @@ class Client:
             f"something else than a nas service answers at {self._server}; name the address of the "
             "service with --server or in NAS_SERVER"
         )
+
+
+def _checked(token: str) -> str:
+    """A token that can be sent in a header; what is wrong with another is told without it.
+
+    Raises:
+        UsageError: when it holds what none has.
+    """
+    stray = next((character for character in token if not "!" <= character <= "~"), None)
+    if stray is not None:
+        what = STRAY.get(stray, "a control character, or one beyond ASCII")
+        raise UsageError(
+            f"the token holds {what}, which none has: give it with --token or in NAS_TOKEN as nas "
+            "token create printed it"
+        )
+    return token
 
 
 def _asked(request: JobRequest | None, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
@@ -140,13 +140,25 @@ class DataUploads(Uploads):
         """
         failed = [one for one in self._unfinished(owner, (ASIDE,)) if self._failed(one)]
         same = [one.id for one in failed if one.name == name]
-        others = sorted((one.began, one.id) for one in failed if one.name != name)
         upload = self.begin(owner, name, {file: size}, instead=same)
         write_json(self._coming(upload) / REQUEST_FILE, dict(request))
-        for identity in (*same, *(one for _, one in others[:-MOST_FAILED])):
+        self._forget(owner, same)
+        return upload
+
+    def _forget(self, owner: str, identities: Iterable[str]) -> None:
+        """Forget uploads that could not be used."""
+        for identity in identities:
             with suppress(UploadError):  # it was dismissed meanwhile, or is checked again
                 self.dismiss(owner, identity)
-        return upload
+
+    def _forget_oldest(self, owner: str) -> None:
+        """Keep those of an owner that were the last not to be usable."""
+        failed = []
+        for one in self._unfinished(owner, (ASIDE,)):
+            with suppress(FileNotFoundError):
+                told_at = (self._aside(one) / PROBLEM_FILE).stat().st_mtime_ns
+                failed.append((told_at, one.id))
+        self._forget(owner, [identity for _, identity in sorted(failed)[:-MOST_FAILED]])
 
     def _open(self, owner: str) -> Iterator[Upload]:
         """See `Uploads._open`; one that could not be used is not on its way any more."""
@@ -303,6 +315,7 @@ class DataUploads(Uploads):
         finally:
             self._notes.pop(identity, None)
             lock.release()
+            self._forget_oldest(upload.owner)
 
     def _prepared(self, folder: Path, upload: Upload) -> dict[str, Any] | None:
         """Prepare an uploaded file in a process of its own.

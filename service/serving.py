@@ -61,18 +61,18 @@ def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None
     if settings.helper:
         socket_place(settings.home)  # refused here, not by the first request
     settings.check_evaluators()  # like the port, before a token is made that nobody would see
-    listening = listen(settings.host, settings.port)
-    log_to_stderr()
-    store, secret = prepare(settings)
-    config = server_config(settings, store)
-    bound = settings.model_copy(update={"port": listening.getsockname()[1]})
-    supervisor = Supervisor(settings, workers)
-    threading.Thread(target=warm_up, daemon=True).start()
-    try:
-        tell(bound, secret)
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        supervisor.close()
+    with listen(settings.host, settings.port) as listening:
+        log_to_stderr()
+        store, secret = prepare(settings)
+        config = server_config(settings, store)
+        bound = settings.model_copy(update={"port": listening.getsockname()[1]})
+        supervisor = Supervisor(settings, workers)
+        threading.Thread(target=warm_up, daemon=True).start()
+        try:
+            tell(bound, secret)
+            uvicorn.Server(config).run(sockets=[listening])
+        finally:
+            supervisor.close()
 
 
 def warm_up() -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, IPvAnyNetwork, ValidationErro
 from nas.executors.base import ExecutorKind, ExecutorSettings
 from nas.run.evaluators.opening import EvaluatorName
 from search_spaces.errors import UsageError
+from search_spaces.wording import option
 
 PREFIX = "NAS_"
 PRIVATE = ("runs", "logs", "cache", "trash", "uploads", "uploaded-data")  # folders of the home
@@ -253,10 +254,9 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
         name = str(problem["loc"][0])
+        called = names.get(name, name) if given.get(name) is None else option(name)
         shown = "" if name == "database_url" else f" is {problem['input']!r}"
-        raise UsageError(
-            f"{names.get(name, name)}{shown}: {problem['msg']}{HINTS.get(name, '')}"
-        ) from None
+        raise UsageError(f"{called}{shown}: {problem['msg']}{HINTS.get(name, '')}") from None
     if settings.no_auth and not is_loopback(settings.host):
         raise UsageError(
             f"--no-auth lets everybody in who reaches {settings.host}; it is for loopback "
@@ -298,10 +298,19 @@ def make_home(settings: Settings) -> None:
 
     A home that was there keeps its mode, since it may hold what others share. What is private in
     it is closed to others; the database closes its own files.
+
+    Raises:
+        UsageError: when a file is in the way of one of these folders.
     """
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (*PRIVATE, *SHARED):
-        (settings.home / name).mkdir(mode=0o700, exist_ok=True)
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for name in (*PRIVATE, *SHARED):
+            (settings.home / name).mkdir(mode=0o700, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise UsageError(
+            f"the service needs the folder {error.filename}, but a file is in its way: move that "
+            f"away, or name another home with --home or {PREFIX}HOME"
+        ) from None
     for name in PRIVATE:
         _close(settings.home / name)
 

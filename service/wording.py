@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from search_spaces.wording import (
     FORGET_SPEED,
+    OWN_CHECKPOINT,
     OWN_DATA,
     REPROFILE,
     RESUME,
@@ -19,6 +20,7 @@ from search_spaces.wording import (
 _NAMES: Mapping[str, str] = {
     "source": "file",
     RESUME: "a retry",
+    OWN_CHECKPOINT: "and your own folder of that checkpoint",
     OWN_DATA: "whoever runs the service can put them back",
     RETIME: "a new search, once nas cache clear was typed where the service runs",
     REPROFILE: "nas profile, where it was made",

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from search_spaces.errors import UsageError
 from search_spaces.wording import option
@@ -75,6 +76,20 @@ def checked(check: Callable[[T], T]) -> AfterValidator:
             return check(value)
 
     return AfterValidator(run)
+
+
+def _no_truth(given: Any) -> Any:
+    if isinstance(given, bool):
+        # Unlike a ValueError it is told with the field and what was given.
+        raise PydanticCustomError("truth", "Input should be a number, not true or false")
+    return given
+
+
+NUMERIC = BeforeValidator(_no_truth)
+"""Of a field that is a number: true and false, which Python takes for 1 and 0, are none.
+
+It stands behind the bounds, which are the number's.
+"""
 
 
 @contextmanager

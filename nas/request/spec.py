@@ -41,6 +41,7 @@ from nas.request import picks
 from nas.request.fields import (
     FROZEN,
     LINE,
+    NUMERIC,
     Shown,
     as_value_error,
     checked,
@@ -186,7 +187,7 @@ class SearchTerms(BaseModel):
         Shown("Quality"),
     ] = "loss"
     limits: Annotated[
-        dict[Name, float],
+        dict[Name, Annotated[float, NUMERIC]],
         Field(
             max_length=10,
             description=f"The largest value of a cost ({', '.join(COSTS)}) that is allowed; of "
@@ -213,7 +214,10 @@ class SearchTerms(BaseModel):
         Device, Field(description="Where networks are trained and timed."), Shown("Device")
     ] = "cpu"
     seed: Annotated[
-        int, Field(ge=0, le=2**31 - 1, description="Seed of everything random."), Shown("Seed")
+        int,
+        Field(ge=0, le=2**31 - 1, description="Seed of everything random."),
+        NUMERIC,
+        Shown("Seed"),
     ] = 0
     pick: Annotated[
         str,
@@ -227,6 +231,7 @@ class SearchTerms(BaseModel):
     retrain: Annotated[
         int,
         Field(ge=1, le=MOST_CANDIDATES, description=CANDIDATES_HELP, examples=[CANDIDATES]),
+        NUMERIC,
         Shown("Candidates"),
     ] = 1
 
@@ -401,6 +406,7 @@ class SearchRequest(SearchTerms, SpaceSource):
     retrain: Annotated[
         int | None,
         Field(ge=1, le=MOST_CANDIDATES, description=CANDIDATES_HELP, examples=[CANDIDATES]),
+        NUMERIC,
         Shown(
             "Candidates",
             usual=f"{CANDIDATES}, or 1 with a pick of your own or beginning with a checkpoint",
@@ -453,6 +459,7 @@ class SearchRequest(SearchTerms, SpaceSource):
             "no spaces.",
             examples=[2],
         ),
+        NUMERIC,
         Shown(
             metavar="HOURS",
             usual=f"{DEFAULT_HOURS:g}",
@@ -481,6 +488,7 @@ class SearchRequest(SearchTerms, SpaceSource):
     threads: Annotated[
         int | None,
         Field(ge=1, le=1024, description="CPU threads."),
+        NUMERIC,
         Shown("Threads", usual="the space's own, or one for each core"),
     ] = None
     deterministic: Annotated[

@@ -12,6 +12,8 @@ from nas.request.spec import Start
 from nas.run.prepared_texts import prepared_texts_dir, texts_lock
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TaskName
+from search_spaces.wording import OWN_CHECKPOINT, mark
 from supernet.data.manifest import FILE_NAME, read_manifest
 from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
@@ -60,10 +62,16 @@ def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
         return found.prepare(prepared_texts_dir(), report)
 
 
-def check_tokenizer(data: Path, start: Start) -> None:
+def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
     """See that texts were prepared with the tokenizer of the checkpoint that a search begins with.
 
-    Data without a manifest, and checkpoints without a tokenizer, have nothing to compare.
+    Data without a manifest or for another task, and checkpoints without a tokenizer, have nothing
+    to compare. Worth asking before whether vocabularies fit: no size makes tokens mean the same.
+
+    Args:
+        data: file or folder.
+        start: the checkpoint.
+        task: of its network.
 
     Raises:
         DataError: when they were prepared with another, whose tokens mean other things.
@@ -72,14 +80,16 @@ def check_tokenizer(data: Path, start: Start) -> None:
     if not (data / FILE_NAME).is_file() or not (folder / TOKENIZER_FILE).is_file():
         return
     manifest = read_manifest(data)
-    if manifest.tokenizer is None:
+    if manifest.tokenizer is None or manifest.task != task:
         return
     read = {one.sha256 for one in manifest.inputs if one.role == "tokenizer"}
     whole_texts = manifest.task != "language_modelling"
     if input_file(read_folder(folder, whole_texts)).sha256 not in read:
         raise DataError(
-            f"{data} was prepared with another tokenizer than that of the checkpoint in {folder}: "
-            f"prepare it anew with nas data prepare --tokenizer {shlex.quote(str(folder))}"
+            f"{data.name} was prepared with another tokenizer than that of the checkpoint "
+            f"{folder.name}: prepare it anew with "
+            f"{mark('tokenizer', 'nas data prepare --tokenizer')} "
+            f"{mark(OWN_CHECKPOINT, shlex.quote(str(folder)))}"
         )
 
 
@@ -102,8 +112,8 @@ def check_classes(names: Sequence[str], start: Start) -> None:
     number = next(n for n, pair in enumerate(zip(ours, theirs, strict=True)) if len({*pair}) == 2)
     raise DataError(
         f"class {number} is {names[number]!r} in the data and {theirs[number]!r} in the checkpoint "
-        f"in {start.folder}: classes are numbered in the order of their names, so name them in the "
-        "checkpoint's order, for example 00-cat, 01-ant, and prepare the data anew"
+        f"{Path(start.folder).name}: classes are numbered in the order of their names, so name "
+        "them in the checkpoint's order, for example 00-cat, 01-ant, and prepare the data anew"
     )
 
 

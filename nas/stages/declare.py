@@ -32,9 +32,9 @@ def work(run: Run) -> Iterator[Event]:
         return
     run.executor.check(run.spec)
     feasibility.check_request(run.spec, run.executor, run.device_profile)
-    task = run.task
     if run.spec.start is not None and run.spec.data is not None:
-        check_tokenizer(Path(run.spec.data), run.spec.start)
+        check_tokenizer(Path(run.spec.data), run.spec.start, run.space.task)
+    task = run.task
     if run.spec.start is not None and isinstance(task, ClassificationTask):
         check_classes(task.label_names, run.spec.start)
     check_data(run.quick_task, run.spec.quality)

@@ -24,9 +24,11 @@ IPV6_NETWORK = 64  # bits: what one customer gets, and can choose addresses from
 HELD, HELD_OF_ONE = 128 * 2**20, 16 * 2**20  # bytes of all bodies at once, and of one address
 MOST_VALUES, MOST_NAMES = 20_000, 1_000  # of JSON
 MAX_DEPTH = 20
+MOST_DIGITS = 4_300  # of a number; Python reads none with more
 AGAIN_S = 2
 
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_LONG = re.compile(rb"(?<!\d)\d{%d}" % (MOST_DIGITS + 1))
 _BRACKET = re.compile(rb"[\[\]{}]")
 # The routes that take files as they come, within bounds of their own; see `service.uploads`.
 _BRINGS_FILE = re.compile(r"/api/v1/(uploads/[0-9a-f]{20}/files/.+|data/[0-9a-f]{20}/content)")
@@ -186,7 +188,7 @@ class Body:
 
         Raises:
             ProblemError: when it is larger than it may be, or, where it could be taken for JSON,
-                deeper or of more values.
+                deeper, of more values or with longer numbers.
             GoneError: when the client has left.
         """
         parts, more = [], True
@@ -206,7 +208,7 @@ class Body:
 
 
 def check_json(body: bytes) -> None:
-    """Refuse JSON that is deeper, or of more values, than any request.
+    """Refuse JSON that is deeper, or of more values or longer numbers, than any request.
 
     Raises:
         ProblemError: 400 or 422.
@@ -219,6 +221,8 @@ def check_json(body: bytes) -> None:
         raise ProblemError(422, f"the body has more than {MOST_VALUES} values")
     if plain.count(b":") > MOST_NAMES:
         raise ProblemError(422, f"the body has more than {MOST_NAMES} keys")
+    if _LONG.search(plain) is not None:
+        raise ProblemError(422, f"the body has a number of more than {MOST_DIGITS} digits")
     depth = 0
     for bracket in _BRACKET.finditer(plain) if opened > MAX_DEPTH else ():
         depth += 1 if bracket[0] in b"[{" else -1

@@ -17,7 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from nas.executors.base import ExecutorKind
-from nas.request.fields import LINE, Shown, checked, words
+from nas.request.fields import LINE, NUMERIC, Shown, checked, words
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import BEGIN, SearchRequest
 from search_spaces.space import SearchSpace
@@ -59,6 +59,7 @@ Pick = Annotated[
 Priority = Annotated[
     int,
     Field(ge=0, le=9, description="Larger ones go first; above 5 for administrators only."),
+    NUMERIC,
     Shown("Priority"),
 ]
 
@@ -466,7 +467,10 @@ class UploadRequest(BaseModel):
 
     name: Word
     files: Annotated[
-        dict[Annotated[str, Field(max_length=200, pattern=LINE)], Annotated[int, Field(ge=0)]],
+        dict[
+            Annotated[str, Field(max_length=200, pattern=LINE)],
+            Annotated[int, Field(ge=0), NUMERIC],
+        ],
         Field(max_length=MOST_FILES, description="Name of each file in the folder, and its bytes."),
     ]
 

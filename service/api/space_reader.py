@@ -6,7 +6,7 @@ service.api.space_reader``), and whoever sent it an answer that says so; nobody 
 
 Checkpoints are read there as well, because that takes libraries that the service does without.
 Those that were put on the server by its owner may take their time; what was uploaded is read for
-the first time within `CHECK_CPU_S` and `CHECK_MEMORY_MB`.
+the first time within `CHECK_CPU_S`, longer for large ones, and `CHECK_MEMORY_MB`.
 
 How long a search will take is told there, for which a few seconds are spent on training and timing.
 
@@ -62,6 +62,7 @@ START_WALL_S = 300.0  # for the checksum of a large checkpoint, which the server
 CPU_S, MEMORY_MB = 2, 256  # for one request
 CHECK_CPU_S, CHECK_MEMORY_MB = 20, 1024  # for reading an upload, beside its weights
 CHECK_WALL_S = 120.0
+LOOKED_AT, FETCHED = 500 * MIB, 100 * MIB  # of an upload's weights in a second: of both times more
 TRY_CPU_S, TRY_MEMORY_MB = 60, 2048  # for asking a network, beside its data and weights
 TRY_WALL_S = 120.0  # others may be timed meanwhile
 _LENGTH = {"epochs", "epoch_updates", "max_updates", "check_every", "num_probes"}
@@ -150,12 +151,13 @@ class SpaceReader:
             UnreadError: on a busy machine.
         """
         told = (
-            f"reading this checkpoint took more than {CHECK_CPU_S} s or {CHECK_MEMORY_MB} MB "
-            "beside its weights, which none needs"
+            f"reading this checkpoint took more than {_check_cpu_s(size)} s or {CHECK_MEMORY_MB} "
+            "MB beside its weights, which none needs"
         )
+        asked, wait_s = {"folder": str(folder), "size": size}, CHECK_WALL_S + size / FETCHED
         try:
             with _lost_means(told):
-                found = self._ask("upload", {"folder": str(folder), "size": size}, CHECK_WALL_S)
+                found = self._ask("upload", asked, wait_s)
         except ProblemError as error:
             raise UnreadError(BUSY) if error.status == 503 else error from error
         return found["family"], found["task"]
@@ -400,10 +402,16 @@ def _read_upload(folder: Path) -> dict[str, str]:
 
     try:
         found = read_checkpoint(folder)
+        found.check_weights()
     except NasError as error:
         text = error.marked.replace(f"{folder}/", "").replace(str(folder), "the upload")
         raise ProblemError(422, f"this checkpoint cannot be used: {text}") from error
     return {"family": found.family, "task": found.task}
+
+
+def _check_cpu_s(size: int) -> int:
+    """Seconds of computing that reading an upload of so many bytes may take."""
+    return CHECK_CPU_S + size // LOOKED_AT
 
 
 def _loaded(request: dict[str, Any]) -> tuple[int, int] | None:
@@ -414,8 +422,8 @@ def _loaded(request: dict[str, Any]) -> tuple[int, int] | None:
     if kind == "upload":
         importlib.import_module("supernet.pretrained.checkpoint")
         importlib.import_module("safetensors.torch")
-        weights_mb = given["size"] // MIB  # which are mapped, not read
-        return CHECK_CPU_S, CHECK_MEMORY_MB + weights_mb
+        weights_mb = given["size"] // MIB  # which are mapped, twice while a file is opened
+        return _check_cpu_s(given["size"]), CHECK_MEMORY_MB + 2 * weights_mb
     if kind == "predict":
         importlib.import_module("service.api.trials").load_libraries()
         return TRY_CPU_S, TRY_MEMORY_MB + given["size"] // MIB

@@ -85,6 +85,11 @@ def _check_data(spec: SearchSpec, space: SearchSpace) -> None:
     if spec.data is None:
         check_built_in_fits(spec.dataset, space)
     elif (folder := Path(spec.data)).is_dir():
+        if spec.start is not None:
+            # Imported late: it brings along torch.
+            from nas.run.checkpoint import check_tokenizer
+
+            check_tokenizer(folder, spec.start, space.task)
         check_manifest_fits(folder.name, read_manifest(folder), space)
 
 

@@ -235,7 +235,7 @@ def _patience(url: URL, timeout_s: float) -> dict[str, Any]:
 
 def _close_files(name: str | None) -> None:
     """Let nobody else read the files of a database, which SQLite makes as open as the first."""
-    if name in (None, "", ":memory:"):
+    if name in (None, "", ":memory:") or Path(name).is_dir():
         return
     with suppress(FileNotFoundError, PermissionError):  # SQLite tells better what is wrong
         os.close(os.open(name, os.O_RDWR | os.O_CREAT, 0o600))

@@ -70,7 +70,7 @@ class LeaseStore:
             worker: who takes it.
             stale_s: seconds without a sign of life after which a worker counts as gone.
             jobs_per_owner: how many jobs of one owner may run at once.
-            max_losses: how many workers may die over a job; then it fails.
+            max_losses: how many workers may die over a job, or lose it; then it fails.
             passing: jobs that are to wait, since their runs are still held.
         """
         gone = self.look(stale_s)
@@ -79,11 +79,7 @@ class LeaseStore:
         with self._database.writing() as connection:
             now = self._database.now()
             for left in _abandoned(connection, gone):
-                if left.losses + 1 >= max_losses:
-                    why = f"{left.losses + 1} workers died over this job, so it is not tried again"
-                    values = {"ended_at": now, "error": why, "losses": jobs.c.losses + 1}
-                    fenced = {"attempt": jobs.c.attempt + 1}
-                    change(connection, now, Action.fail, left, values | fenced, why=why)
+                if _lost_too_often(connection, now, left, max_losses):
                     continue
                 values = _taken(worker, now) | {"losses": jobs.c.losses + 1}
                 why = f"{left.worker} gave no sign of life"
@@ -152,6 +148,30 @@ class LeaseStore:
                 raise LeaseLostError(f"{job.id} is no longer held by {job.worker}")
             return changed
 
+    def give_back(self, job: Job, max_losses: int, why: str) -> None:
+        """Let a job wait again whose process its worker has ended, unsure whether it holds it.
+
+        Nothing is done unless that worker still holds it, in that attempt.
+
+        Args:
+            job: as it was claimed; what has come to it since is looked up.
+            max_losses: as of `claim`.
+            why: for the event.
+        """
+        with self._database.writing() as connection:
+            row = connection.execute(
+                select(*JOB_COLUMNS)
+                .where(jobs.c.id == job.id, _RUNNING)
+                .where(jobs.c.worker == job.worker, jobs.c.attempt == job.attempt)
+                .with_for_update()
+            ).one_or_none()
+            if row is None:
+                return
+            now, held = self._database.now(), job_of(row._mapping)
+            if not _lost_too_often(connection, now, held, max_losses):
+                values = {"losses": jobs.c.losses + 1}
+                change(connection, now, Action.release, held, values, why=why)
+
     def _update(self, connection: Connection, job: Job, values: Mapping[str, Any]) -> Job:
         row = connection.execute(
             update(jobs)
@@ -184,6 +204,20 @@ def _abandoned(connection: Connection, gone: Mapping[str, Hashable]) -> Iterator
         sign = tuple(columns.pop(f"sign_{column.name}") for column in _SIGN)
         if sign == gone[columns["id"]]:
             yield job_of(columns)
+
+
+def _lost_too_often(
+    connection: Connection, now: ColumnElement[float], left: Job, max_losses: int
+) -> bool:
+    """Whether a job that was lost once more is not tried again; it has failed then."""
+    losses = left.losses + 1
+    if losses < max_losses:
+        return False
+    why = f"{losses} workers died over this job or lost it, so it is not tried again"
+    values = {"ended_at": now, "error": why, "losses": jobs.c.losses + 1}
+    fenced = {"attempt": jobs.c.attempt + 1}
+    change(connection, now, Action.fail, left, values | fenced, why=why)
+    return True
 
 
 def _next_waiting(

@@ -57,7 +57,7 @@ class Action(StrEnum):
 
     claim = "claim"  # a worker takes a job that waits
     reclaim = "reclaim"  # a worker takes over from one that gave no sign of life
-    release = "release"  # a worker that is asked to end gives its job back
+    release = "release"  # a worker that is asked to end, or has lost the database, gives it back
     succeed = "succeed"
     fail = "fail"
     cancel = "cancel"  # of a job that waits, or whose worker is gone
@@ -134,7 +134,7 @@ class Job:
         request: what was submitted.
         priority: 0 to 9, larger ones first.
         attempt: how often a worker has taken it; writes of earlier attempts are refused.
-        losses: how many workers died over it.
+        losses: how many workers died over it or lost it.
         worker: who holds it, or held it last.
         beat_at: the worker's last sign of life.
         cancel_requested: whether the worker is asked to stop it.

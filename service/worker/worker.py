@@ -20,7 +20,7 @@ import time
 from service.jobs.database import DatabaseAwayError
 from service.jobs.migrate import upgrade
 from service.jobs.retention import make_room
-from service.jobs.states import LeaseLostError, State
+from service.jobs.states import Job, LeaseLostError, State
 from service.jobs.store import Store, open_store
 from service.logs import log_to_stderr
 from service.settings import Settings, make_home
@@ -48,6 +48,7 @@ class Worker:
         self._name = name
         self._host = socket.gethostname()[:128]
         self._held: dict[str, float] = {}  # job → when it may be tried again
+        self._lost: tuple[Job, str] | None = None  # a job let go of, and why, unless given back
         self._beaten = self._kept_house = -1e9
 
     def run(self, stopping: threading.Event) -> None:
@@ -64,6 +65,7 @@ class Worker:
             if not worked:
                 stopping.wait(self._settings.poll_s)
         try:
+            self._give_back()
             self._store.workers.leave(self._name)
         except DatabaseAwayError as error:  # it will be missed soon enough
             log.warning("left without a word", extra={"error": str(error)[:200]})
@@ -71,6 +73,7 @@ class Worker:
     def work_once(self, stopping: threading.Event) -> bool:
         """Take one job and see it to its end; False when there was none."""
         self._beat(None)
+        self._give_back()
         settings = self._settings
         asked_at = time.monotonic()
         self._held = {one: again for one, again in self._held.items() if again > asked_at}
@@ -89,11 +92,23 @@ class Worker:
             job = Attempt(*given).finish()
         except LeaseLostError as lost:
             log.warning("job lost", extra={"job": job.id, "reason": str(lost)})
+            self._lost = job, str(lost)
             return True
         if job.state is State.queued:
             self._held[job.id] = time.monotonic() + HELD_AGAIN_S
         log.info("job left", extra={"job": job.id, "state": job.state, "attempt": job.attempt})
         return True
+
+    def _give_back(self) -> None:
+        """Let a job wait again whose process was ended here, unless somebody else has it by now.
+
+        Nobody works on it, and others would first have to see it silent for a while.
+        """
+        if self._lost is None:
+            return
+        job, why = self._lost
+        self._store.leases.give_back(job, self._settings.max_losses, why)
+        self._lost = None
 
     def _beat(self, job: str | None) -> None:
         now = time.monotonic()

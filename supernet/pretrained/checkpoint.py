@@ -1,13 +1,14 @@
 """A checkpoint: what a folder of Hugging Face's form holds, as settings, architecture and weights.
 
 `read_checkpoint` looks at everything but the numbers: settings, names, shapes and types of tensors,
-tokenizer. `Checkpoint.network` reads those. Nothing is written, and nothing in a folder is run.
+tokenizer. `Checkpoint.network` reads those, `Checkpoint.check_weights` looks through them. Nothing
+is written, and nothing in a folder is run.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,13 @@ from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.padding import exchanged, padding_of
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
-from supernet.pretrained.tensors import StoredTensor, check_types, read_tensors, stored_tensors
+from supernet.pretrained.tensors import (
+    StoredTensor,
+    check_numbers,
+    check_types,
+    read_tensors,
+    stored_tensors,
+)
 
 CONFIG_FILE = "config.json"
 # Of tables of older writers, whose layer norms had a gamma and a beta.
@@ -95,13 +102,8 @@ class Checkpoint:
         pairs = {pair.theirs: pair for pair in family.pairs(self.settings, self.architecture)}
         shapes = parameter_shapes(self.task, self.settings, self.architecture)
         found: dict[str, Tensor] = {}
-        known = named_tensors(family, self.tensors)
-        wanted = {name: known[name] for name in pairs}
-        doubled = self.settings.tied_output and OUTPUT in known and OUTPUT not in pairs
-        if doubled:
-            wanted[OUTPUT] = known[OUTPUT]
         outputs: Tensor | None = None
-        for name, tensor in read_tensors(wanted):
+        for name, tensor in read_tensors(self._read(pairs)):
             if name not in pairs:
                 outputs = tensor
                 continue
@@ -112,6 +114,21 @@ class Checkpoint:
                 "embeddings: set tie_word_embeddings to what the network was trained with"
             )
         return exchanged(found, self.padding)
+
+    def check_weights(self) -> None:
+        """See that all weights are finite numbers, without holding them.
+
+        Raises:
+            DataError: for a damaged file, and for a weight that is no finite number.
+        """
+        pairs = FAMILIES[self.family].pairs(self.settings, self.architecture)
+        check_numbers(self._read({pair.theirs for pair in pairs}))
+
+    def _read(self, names: Collection[str]) -> dict[str, StoredTensor]:
+        """The tensors of these names in the family's table; of a tied output its copy besides."""
+        known = named_tensors(FAMILIES[self.family], self.tensors)
+        doubled = self.settings.tied_output and OUTPUT in known and OUTPUT not in names
+        return {name: known[name] for name in (*names, *([OUTPUT] if doubled else ()))}
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:

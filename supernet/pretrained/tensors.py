@@ -23,6 +23,7 @@ from supernet.pretrained.json_files import read_object
 WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.msgpack")
 PICKLE_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
+PART = 2**20  # numbers that are looked at at once
 PLAIN_TYPES = frozenset(("F32", "F16", "BF16", "F64"))
 
 
@@ -147,6 +148,23 @@ def read_tensors(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Ten
     Raises:
         DataError: when a file is damaged, or a number is not finite.
     """
+    for key, value in _mapped(tensors):
+        yield key, _finite(value.to(torch.float32, copy=True), tensors[key])
+
+
+def check_numbers(tensors: Mapping[str, StoredTensor]) -> None:
+    """See that all numbers are finite in fp32; each is read once and none is kept.
+
+    Raises:
+        DataError: as `read_tensors`.
+    """
+    for key, value in _mapped(tensors):
+        for part in value.flatten().split(PART):
+            _finite(part.to(torch.float32), tensors[key])
+
+
+def _mapped(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor as it is stored, file by file; its numbers are read when they are looked at."""
     from safetensors import SafetensorError
 
     files = dict.fromkeys(tensor.file for tensor in tensors.values())
@@ -161,7 +179,7 @@ def read_tensors(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Ten
                     raise DataError(
                         f"{file}: {tensor.name} cannot be read ({first_line(error)})"
                     ) from error
-                yield key, _finite(value.to(torch.float32, copy=True), tensor)
+                yield key, value
 
 
 def _finite(value: Tensor, tensor: StoredTensor) -> Tensor:

@@ -57,9 +57,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     os.symlink(outside, place / "elsewhere")
     (place / "linked" / "config.json").unlink()
     os.symlink(outside / "config.json", place / "linked" / "config.json")
-    prepared_stream(home / "made", byte_level(marked=True))
     (home / "data").mkdir()
-    shutil.move(home / "made" / "data", home / "data" / "texts")
+    larger = byte_level()
+    larger.add_special_tokens([f"<{number}>" for number in range(99)])
+    for name, tokenizer in (
+        ("texts", byte_level(marked=True)),
+        ("unmarked", byte_level()),
+        ("larger", larger),
+    ):
+        prepared_stream(home / "made", tokenizer)
+        shutil.move(home / "made" / "data", home / "data" / name)
     yield home
     found.close()
 
@@ -116,6 +123,16 @@ def test_what_cannot_be_used_is_told_in_one_sentence(
 ) -> None:
     told = problem(alice.post("/jobs", json={**ASKED, "start": name}), 422, "/start")
     assert words in told and "\n" not in told and str(home) not in told
+
+
+@pytest.mark.parametrize("name", ["unmarked", "larger"])
+def test_data_of_another_tokenizer_are_refused(alice: httpx.Client, home: Path, name: str) -> None:
+    """Also where their vocabulary is too large, which no other size would mend."""
+    told = problem(alice.post("/jobs", json={**ASKED, "data": name}), 422, "/data")
+    assert told == (
+        f"{name} was prepared with another tokenizer than that of the checkpoint llama: prepare it "
+        "anew with nas data prepare --tokenizer and your own folder of that checkpoint"
+    )
 
 
 def test_a_space_that_does_not_fit_is_refused(alice: httpx.Client, home: Path) -> None:

@@ -168,6 +168,8 @@ def test_a_job_is_cancelled(server: Server) -> None:
     [
         (("jobs", "--token", "wrong"), 2, "NAS_TOKEN"),
         (("jobs", "--server", "http://127.0.0.1:1"), 1, "does not answer"),
+        (("jobs", "--server", "http://127.0.0.1:99999"), 2, "names port 99999: give one from 1"),
+        (("jobs", "--server", "http://127.0.0.1:x"), 2, "--server, or NAS_SERVER, cannot be used"),
         (("jobs", "--server", "nowhere"), 2, "an address such as http://127.0.0.1:8321"),
         (("jobs", "--server", "localhost:8321"), 2, "given 'localhost:8321'"),
         (("submit", "--space", "digitz"), 2, "did you mean 'digits'"),
@@ -192,6 +194,35 @@ def test_a_variable_that_is_no_address_is_wrong_use(
     monkeypatch.setenv("NAS_SERVER", address)
     done = nas("jobs")
     assert done.exit_code == 2 and f"given '{address}'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("stray", "words"),
+    [
+        ("\n", "holds a line feed"),
+        ("\r", "holds a carriage return"),
+        (" ", "holds a space"),
+        ("é", "or one beyond ASCII"),
+    ],
+)
+def test_what_got_into_a_token_is_told_without_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch, stray: str, words: str
+) -> None:
+    secret = server.token("alice")
+    monkeypatch.setenv("NAS_TOKEN", secret + stray)
+    for done in (nas("jobs"), nas("jobs", "--token", secret + stray)):
+        assert done.exit_code == 2 and words in done.stderr
+        assert secret not in done.stderr and "answer" not in done.stderr
+
+
+def test_a_checkpoint_is_not_called_by_its_folder_when_another_name_is_given(
+    tmp_path: Path,
+) -> None:
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
+    done = nas("checkpoints", "upload", str(tmp_path), "--name", "")
+    assert done.exit_code == 2 and "name" in done.stderr.splitlines()[-1]
+    assert tmp_path.name not in done.stderr
 
 
 def test_tokens_are_made_listed_and_revoked(server: Server) -> None:
@@ -222,6 +253,19 @@ def test_open_doors_are_refused() -> None:
     assert "loopback" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "set_to", "words"),
+    [("99999", None, "--port is 99999"), (None, "99998", "NAS_PORT is '99998'")],
+)
+def test_a_port_that_cannot_be_is_told_as_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, typed: str | None, set_to: str | None, words: str
+) -> None:
+    if set_to is not None:
+        monkeypatch.setenv("NAS_PORT", set_to)
+    done = nas("serve", *(() if typed is None else ("--port", typed)))
+    assert done.exit_code == 2 and words in done.stderr
+
+
 def test_a_port_that_is_taken_is_told(server: Server, tmp_path: Path) -> None:
     port = server.url.rpartition(":")[2]
     done = nas("serve", "--home", str(tmp_path), "--port", port, "--workers", "0")
@@ -237,6 +281,26 @@ def test_a_worker_begins_without_evaluators_that_other_jobs_need(
     monkeypatch.setattr(logs, "log_to_stderr", lambda: None)
     monkeypatch.setenv("NAS_EVALUATORS", f"rig=table:{tmp_path / 'gone.csv'}:loss")
     assert nas("worker").exit_code == 0 and len(begun) == 1
+
+
+HOMES = (("serve", "--port", "0"), ("worker",), ("worker", "--check"), ("token", "list"))
+
+
+@pytest.mark.parametrize("arguments", HOMES, ids=" ".join)
+def test_what_is_no_home_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(logs, "log_to_stderr", lambda: None)
+    monkeypatch.setattr("service.serving.log_to_stderr", lambda: None)
+    (tmp_path / "service.db").write_text("junk\n")
+    for home, words in (
+        (tmp_path, f"{tmp_path / 'service.db'} is no SQLite database"),
+        (tmp_path / "service.db", f"needs the folder {tmp_path / 'service.db'}, but a file"),
+        (tmp_path / "service.db" / "x", f"needs the folder {tmp_path / 'service.db' / 'x'}, but"),
+    ):
+        done = nas(*arguments, "--home", str(home))
+        assert done.exit_code == 2 and words in done.stderr
+        assert done.stderr.count("\n") == 1
 
 
 def test_a_check_names_the_workers_of_this_machine(server: Server) -> None:

@@ -511,15 +511,28 @@ def test_a_failed_upload_stays_until_another_one_has_its_place(tmp_path: Path) -
     assert made.id not in found and found[better.id] == "x"
 
 
-def test_uploads_that_could_not_be_used_leave_room_for_others(tmp_path: Path) -> None:
+def test_of_uploads_that_could_not_be_used_the_last_few_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uploads = DataUploads(Settings(home=tmp_path))
-    failed = []
-    for number in range(MOST_FAILED + 1):
-        failed.append(aside(uploads, f"wrong-{number}").id)
-        data_uploads._tell(uploads._aside(uploads_by_id(uploads)[failed[-1]]), "it is wrong")
-    assert set(failed) == uploads_by_id(uploads).keys()
+
+    def wrong(_: DataUploads, folder: Path, upload: Upload) -> None:
+        data_uploads._tell(folder, "it is wrong")
+
+    monkeypatch.setattr(DataUploads, "_prepared", wrong)
+    made = [aside(uploads, f"wrong-{number}") for number in range(MOST_FAILED)]
+    for one in made[1:]:
+        uploads.start("alice", one.id)
+        checked()
+    made.append(aside(uploads, "wrong-too"))
+    assert uploads_by_id(uploads).keys() == {one.id for one in made}
+    for one in (made[-1], made[0]):  # which began first and was the last to fail
+        uploads.start("alice", one.id)
+        checked()
+    left = {one.id for one in (made[0], *made[2:])}
+    assert len(left) == MOST_FAILED and uploads_by_id(uploads).keys() == left
     fresh = uploads.announce("alice", "good", "x.csv", 2, {"task": "classification"})
-    assert uploads_by_id(uploads).keys() == {*failed[1:], fresh.id}  # the oldest has gone
+    assert uploads_by_id(uploads).keys() == left | {fresh.id}
     for name in "abc":
         uploads.announce("alice", name, "x.csv", 2, {"task": "classification"})
     with pytest.raises(UploadError, match="or wait 24 hours"):

@@ -41,7 +41,7 @@ from nas.stages.base import Run
 from search_spaces.errors import DamagedRunError, NasError
 from search_spaces.loading import load_space
 from search_spaces.measurement import Measurement
-from search_spaces.wording import OWN_DATA, RESUME, mark, of_commands
+from search_spaces.wording import OWN_CHECKPOINT, OWN_DATA, RESUME, mark, of_commands
 from service.api.routes.data import DataOptions
 from service.api.schemas import JobRequest
 from service.dashboard.wording import LABELS, for_pages, of_control
@@ -179,7 +179,7 @@ def test_every_field_has_a_name_on_pages_and_for_programs() -> None:
         assert of_field(name) == name
         if label := shown(field).label:
             assert of_control(name) == f"“{label}”"
-    for name in (RESUME, OWN_DATA, *COMMAND_ALONE, "tokens"):
+    for name in (RESUME, OWN_CHECKPOINT, OWN_DATA, *COMMAND_ALONE, "tokens"):
         for worded in (for_pages, for_programs):
             plain(worded(mark(name, "nas --x")))
 

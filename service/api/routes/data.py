@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from nas.request.fields import LINE
+from nas.request.fields import LINE, NUMERIC
 from search_spaces.errors import DataError
 from service.api.dependencies import AnyRole, Context, InContext, Submitter
 from service.api.problems import ProblemError
@@ -45,7 +45,9 @@ class DataOptions(BaseModel):
         Field(description="A column of groups, such as authors, that are held out whole."),
     ] = None
     image_size: Annotated[
-        int | None, Field(ge=1, le=1024, description="Side that pictures are scaled to.")
+        int | None,
+        Field(ge=1, le=1024, description="Side that pictures are scaled to."),
+        NUMERIC,
     ] = None
     skip_bad: Annotated[bool, Field(description="Leave out examples that cannot be used.")] = False
 
@@ -64,7 +66,7 @@ class DataRequest(DataOptions):
 
     name: Word
     file: Annotated[str, Field(max_length=200, pattern=LINE)]
-    bytes: Annotated[int, Field(ge=0)]
+    bytes: Annotated[int, Field(ge=0), NUMERIC]
 
 
 class DataUploadOut(BaseModel):

@@ -434,6 +434,7 @@
     const name = form.elements.name.value;
     const begun = await ask("POST", "/api/v1/uploads", { name, files: sizes });
     const place = `/api/v1/uploads/${begun.id}`;
+    let whole = false;
     try {
       bar.max = Object.values(sizes).reduce((sum, size) => sum + size, 1);
       let sent = 0;
@@ -443,9 +444,12 @@
         sent += file.size;
       }
       say(`The service reads it.${left}`);
+      whole = true;
       await finished(place);
     } catch (error) {
-      await ask("DELETE", place).catch(() => null);
+      // What the service has read and refused, it has deleted itself.
+      const refused = whole && error.status < 500 && error.status !== 429;
+      if (!refused) await ask("DELETE", place).catch(() => null);
       throw error;
     }
   }

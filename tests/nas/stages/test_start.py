@@ -37,7 +37,7 @@ from nas.run.opened import OpenedRun
 from nas.run.supernet_training import supernet_trainer
 from nas.run.training_memory import network_need, supernet_need
 from nas.search.front import pick, read_front
-from nas.stages import distil, telling
+from nas.stages import declare, distil, telling
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.feasibility import check_quality
@@ -120,10 +120,24 @@ def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
 
 def test_data_of_another_tokenizer_are_refused(llama: Path, data: Path, tmp_path: Path) -> None:
     begun = starting_point(llama).start
-    check_tokenizer(data, begun)
+    check_tokenizer(data, begun, "language_modelling")
     prepared_stream(tmp_path, byte_level(marked=False))
-    with pytest.raises(DataError, match="another tokenizer than that of the checkpoint"):
-        check_tokenizer(tmp_path / "data", begun)
+    with pytest.raises(DataError, match="another tokenizer than that of the checkpoint") as told:
+        check_tokenizer(tmp_path / "data", begun, "language_modelling")
+    assert str(told.value).endswith(f"anew with nas data prepare --tokenizer {llama}")
+    check_tokenizer(tmp_path / "data", begun, "classification")  # for which others have their words
+
+
+def test_another_tokenizer_is_told_before_a_vocabulary_that_is_too_large(
+    llama: Path, tmp_path: Path
+) -> None:
+    larger = byte_level(marked=True)
+    larger.add_special_tokens([f"<{number}>" for number in range(99)])
+    prepared_stream(tmp_path, larger)
+    spec = resolve(asked(llama, tmp_path / "data"), Here()).spec
+    run = RunFolder.create(tmp_path / "run", spec)
+    with pytest.raises(DataError, match="another tokenizer than that of the checkpoint llama"):
+        list(declare.work(Run(run)))
 
 
 def test_classes_in_another_order_than_the_checkpoints_are_refused(

@@ -182,6 +182,16 @@ def _config(files: dict[str, bytes], **changes: Any) -> dict[str, bytes]:
 
 
 WEIGHTS = "model.safetensors"
+
+
+def _without_numbers(files: dict[str, bytes]) -> dict[str, bytes]:
+    from safetensors.torch import load, save
+
+    tensors = load(files[WEIGHTS])
+    tensors["lm_head.weight"][-1, -1] = float("nan")
+    return {**files, WEIGHTS: save(tensors, {"format": "pt"})}
+
+
 WRONG: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] = {
     "cut off": (lambda f: {**f, WEIGHTS: f[WEIGHTS][:5000]}, "no whole safetensors file"),
     "a pickle": (lambda f: {**f, WEIGHTS: pickle.dumps(Evil())}, "is a pickle, not a safetensors"),
@@ -190,6 +200,7 @@ WRONG: dict[str, tuple[Callable[[dict[str, bytes]], dict[str, bytes]], str]] = {
         "is a zip archive",
     ),
     "nothing": (lambda f: {**f, WEIGHTS: b""}, "no whole safetensors file"),
+    "no numbers": (_without_numbers, "lm_head.weight holds NaN or infinity"),
     "code": (lambda f: _config(f, auto_map={"AutoModel": "evil.Evil"}), "asks for code of its own"),
     "unknown": (lambda f: _config(f, model_type="mamba"), "known families are"),
     "too large": (lambda f: _config(f, num_hidden_layers=900), "too few for 900 layers"),
@@ -404,3 +415,28 @@ def test_what_takes_too_long_to_read_is_refused(
     with pytest.raises(ProblemError, match="took more than 20 s or 1024 MB") as caught:
         reader.check_upload(tmp_path, 10)
     assert caught.value.status == 422 and reader._idle == []
+
+
+def test_large_weights_have_room_to_be_looked_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 2**28
+    head = {"a": {"dtype": "BF16", "shape": [size // 2], "data_offsets": [0, size]}}
+    text = json.dumps(head).encode()
+    with (tmp_path / WEIGHTS).open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        stream.truncate(8 + len(text) + size)  # the file system keeps no zeros
+    (tmp_path / "narrow.py").write_text(
+        "from pathlib import Path\n"
+        "import service.api.space_reader as p\n"
+        "def answer(kind, given, _):\n"
+        "    from supernet.pretrained.tensors import check_numbers, stored_tensors\n"
+        "    check_numbers(stored_tensors(Path(given['folder'])))\n"
+        "    return {'found': {'family': 'llama', 'task': 'language_modelling'}}\n"
+        "p.answer, p.CHECK_MEMORY_MB = answer, 64\n"
+        "p.main()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "narrow")
+    with closing(SpaceReader(Settings(home=tmp_path))) as reader:
+        assert reader.check_upload(tmp_path, size)[0] == "llama"

@@ -468,6 +468,25 @@ def test_a_folder_is_uploaded_as_a_checkpoint(
     assert not kept.exists()
 
 
+def test_a_checkpoint_that_was_refused_is_not_deleted_once_more(
+    chromium: playwright.Browser, server: Server, tmp_path: Path
+) -> None:
+    folder = tmp_path / "wrong"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (folder / name).write_text("{}")
+    with chromium.new_context() as context:  # to which the refusal is an error
+        page, failed = context.new_page(), []
+        page.on("response", lambda one: failed.append(one.status) if one.status >= 400 else None)
+        page.goto(f"{server.url}/?token={server.token('alice')}")
+        page.get_by_role("link", name="Checkpoints").click()
+        page.get_by_label("Folder").set_input_files(folder)
+        page.get_by_role("button", name="Upload").click()
+        expect(page.locator("form.upload [role=status]")).to_contain_text("cannot be used")
+        expect(page.get_by_role("button", name="Upload")).to_be_enabled()
+        assert failed == [422]
+
+
 def test_data_are_uploaded_and_offered(page: Page, tmp_path: Path) -> None:
     file = tmp_path / "mails.jsonl"
     lines = [f'{{"text": "{word} {n}", "label": "{word}"}}\n' for n in range(60) for word in "ab"]

@@ -69,6 +69,38 @@ def test_a_job_that_kills_its_workers_fails(store: Store) -> None:
     assert "2 workers died" in str(failed.error)
 
 
+def test_a_lost_job_is_given_back_as_often_as_workers_may_die(store: Store) -> None:
+    job = submit(store)
+    for losses in (1, 2):
+        store.leases.give_back(must(claim(store)), 3, "no answer")
+        back = must(store.jobs.get(job.id))
+        assert (back.state, back.losses, back.ended_at) == (State.queued, losses, None)
+    assert dict(store.events.after(job.id, 0, 100)[-1].data)["reason"] == "no answer"
+    store.leases.give_back(must(claim(store)), 3, "no answer")
+    failed = must(store.jobs.get(job.id))
+    assert failed.state is State.failed and "3 workers died" in str(failed.error)
+
+
+def test_what_came_to_a_lost_job_is_kept(store: Store) -> None:
+    submit(store)
+    claimed = must(claim(store))
+    store.leases.append(claimed, [{"event": "Note"}], 9, Summary("observe", measured=7))
+    store.leases.give_back(claimed, 10, "")
+    back = must(store.jobs.get(claimed.id))
+    assert (back.state, back.events_offset, back.summary.measured) == (State.queued, 9, 7)
+
+
+def test_only_its_own_worker_gives_a_lost_job_back(store: Store) -> None:
+    submit(store)
+    lost = must(claim(store))
+    taken = must(claim(store, "w2", stale_s=-1.0))
+    store.leases.give_back(lost, 10, "")
+    assert store.jobs.get(lost.id) == taken
+    ended = store.leases.end(taken, Action.succeed)
+    store.leases.give_back(taken, 10, "")
+    assert store.jobs.get(lost.id) == ended
+
+
 def test_many_workers_claim_each_job_once(store: Store) -> None:
     made = {submit(store).id for _ in range(12)}
     taken: list[str] = []

@@ -11,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import inspect, text
 
-from search_spaces.errors import UsageError
+from search_spaces.errors import DataError, NasError, UsageError
 from service.jobs.database import Database
 from service.jobs.job_store import JobStore
 from service.jobs.listing import Filter
@@ -52,6 +52,26 @@ def test_migrations_go_up_and_down_and_up(database: Database) -> None:
         assert current(database) == "0005"
         downgrade(database, "base")
         assert inspect(database.engine).get_table_names() == ["alembic_version"]
+
+
+def test_a_file_that_is_no_database_or_a_damaged_one_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "service.db"
+    file.write_text("junk\n")
+    with pytest.raises(DataError, match=f"{file} is no SQLite database"):
+        upgrade(Database(f"sqlite:///{file}"))
+    file.unlink()
+    made = Database(f"sqlite:///{file}")
+    upgrade(made)
+    made.close()
+    content = file.read_bytes()
+    file.write_bytes(content[:100] + b"x" * 8000 + content[8100:])
+    with pytest.raises(DataError, match=f"{file} is a damaged SQLite database"):
+        upgrade(Database(f"sqlite:///{file}"))
+    file.unlink()
+    file.mkdir(mode=0o750)
+    with pytest.raises(NasError, match="unable to open"):
+        upgrade(Database(f"sqlite:///{file}"))
+    assert file.stat().st_mode & 0o777 == 0o750
 
 
 def test_jobs_of_an_older_version_are_found_by_their_text(database: Database) -> None:

@@ -134,6 +134,35 @@ def test_a_job_that_was_taken_away_is_let_go(shop: Shop, monkeypatch: pytest.Mon
     assert (shop.get(job).state, shop.get(job).worker) == (State.running, "w2")
 
 
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_job_that_was_lost_with_the_database_goes_on_before_younger_ones(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, stopping: bool
+) -> None:
+    """The database does not answer for longer than the lease holds, and then does again."""
+    first, second = shop.submit(), shop.submit()
+    shop.worker = Worker(
+        shop.store, shop.settings.model_copy(update={"stale_s": 0.5}), shop.runner, "w1"
+    )
+
+    def away(*_: object) -> Job:
+        raise DatabaseAwayError("gone away")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shop.store.leases, "beat", away)
+        child = follow(shop, patched, lambda: None)
+    assert child.stopped and shop.get(first).state is State.running
+    if stopping:
+        shop.stopping.set()
+        shop.worker.run(shop.stopping)
+        assert shop.get(first).state is State.queued
+        return
+    shop.work()
+    assert [shop.get(job).state for job in (first, second)] == [State.succeeded, State.queued]
+    assert (shop.get(first).attempt, shop.get(first).losses) == (2, 1)
+    told = [dict(event.data) for event in shop.store.events.after(first.id, 0, 100)]
+    assert any("did not confirm the lease" in str(one.get("reason")) for one in told)
+
+
 def test_what_a_dead_worker_left_untold_is_told_once(shop: Shop) -> None:
     job = shop.submit()
     lost = must(claim(shop.store, "dead"))

@@ -161,11 +161,29 @@ def test_weights_that_are_no_numbers(folder: Any, value: float) -> None:
     weight[7] = value
     rewritten(place, model__norm__weight=weight)
     assert "model.norm.weight holds NaN or infinity" in refused(place, weights=True)
+    with pytest.raises(DataError, match=r"model\.norm\.weight holds NaN or infinity"):
+        read_checkpoint(place).check_weights()
+
+
+@pytest.mark.parametrize("place", [0, 9_999])
+def test_weights_are_looked_through_piece_by_piece(
+    folder: Any, monkeypatch: pytest.MonkeyPatch, place: int
+) -> None:
+    monkeypatch.setattr("supernet.pretrained.tensors.PART", 7)
+    llama = folder("llama")
+    found = read_checkpoint(llama)
+    found.check_weights()
+    weight = torch.ones(found.tensors["lm_head.weight"].shape)
+    weight.view(-1)[min(place, weight.numel() - 1)] = float("nan")
+    rewritten(llama, lm_head__weight=weight)
+    with pytest.raises(DataError, match=r"lm_head\.weight holds NaN"):
+        read_checkpoint(llama).check_weights()
 
 
 def test_large_weights_are_numbers(folder: Any) -> None:
     place = folder("llama")
     rewritten(place, model__norm__weight=torch.full((24,), 3e38))
+    read_checkpoint(place).check_weights()
     assert float(read_checkpoint(place).weights()["decoder.final_norm.weight"][0]) == pytest.approx(
         3e38
     )

@@ -125,7 +125,7 @@ def test_texts_are_embedded_as_transformers_does(hub: Any, tmp_path: Path) -> No
     out = tmp_path / "data"
     request = PrepareRequest("embedding", train, out, valid=valid, test=test, tokenizer=model)
     prepare(request, silent)
-    check_tokenizer(out, starting_point(model).start)
+    check_tokenizer(out, starting_point(model).start, "embedding")
     tokenizer = hub.PreTrainedTokenizerFast(
         tokenizer_file=str(model / "tokenizer.json"), pad_token="<pad>"
     )
