@@ -55,7 +55,8 @@ def test_a_finished_search_is_timed_anew_also_when_that_was_killed(
     events = retime(folder)
     assert named(events, "StageSkipped")[:2] == KEPT
     started = named(events, "StageStarted")
-    assert started[:3] == ["latency", "observe", "rank"] and {"verify", "front"} <= set(started)
+    # Where the new times let the same networks be observed, ranking them is not done again.
+    assert started[:2] == ["latency", "observe"] and {"verify", "front"} <= set(started)
     after = began(own_cache)
     assert min(after.values()) > max(before.values())
     assert (folder.path / "latency/profile.jsonl").read_text() != first
