@@ -229,11 +229,13 @@ def _stretch(one: Stretch) -> str:
 def contexts(run: RunContents) -> list[int]:
     """Numbers of positions after which a network's state is told: the workload's, and powers of 4.
 
-    Four at most beside the workload's, up to the longest that leaves a place behind it.
+    Four at most beside the workload's, up to the longest that leaves a place behind it, unless
+    the workload's is longer.
     """
     longest = run.space.model.max_length - 1
     powers = [1 << n for n in range(30) if longest >> n > 1][::-2][:MOST_CONTEXTS]
-    return sorted({*powers, longest, base_workload(run.space).positions_read})
+    usual = base_workload(run.space).positions_read
+    return sorted({*powers, max(longest, usual), usual})
 
 
 def state_mb(run: RunContents, network: Architecture, context: int) -> float:

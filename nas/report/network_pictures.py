@@ -23,8 +23,8 @@ from search_spaces.space import SearchSpace
 MOST_SHOWN = 30
 
 ROW, GAP = 26, 6
-# Width of an attention's box: alone, and where a remark on cross-attention has to fit.
-BOX, WIDE_BOX = 116, 148
+# Width of an attention's box: at least, around its words, and of one of their letters.
+BOX, MARGIN, LETTER = 116, 16, 6
 BAR_ROOM, LEFT = 108, 20
 NUMBER_ROOM = 42
 
@@ -122,7 +122,8 @@ def picture(architecture: Architecture, widest: int) -> Html:
         lines += [("decoder", n, one) for n, one in enumerate(architecture.decoder.layers, 1)]
     boxes = max(len(_attentions(layer)) for _, _, layer in lines)
     both = architecture.encoder is not None and architecture.decoder is not None
-    box = BOX if boxes == 1 else WIDE_BOX
+    said = [_said(*one) for _, _, layer in lines for one in _attentions(layer)]
+    box = max(BOX, MARGIN + LETTER * max(map(len, said)))
     top = 0
     for name, number, layer in lines:
         if both and number == 1:
@@ -154,15 +155,20 @@ def _layer_row(
         x = LEFT + place * (box + GAP)
         base = base_kind(kind)
         shape = tag("rect", x=x, y=top + 2, width=box, height=ROW - 4, rx=4, class_=f"fill-{base}")
-        text = words.kind(kind)
-        if kind != SKIP:
-            text += f" · {words.plural(heads, 'head')}{note}"
-        parts += [shape, _text(x + box / 2, top + ROW / 2, text, f"on-{base}")]
+        said = _said(kind, heads, note)
+        parts += [shape, _text(x + box / 2, top + ROW / 2, said, f"on-{base}")]
     x = LEFT + count * (box + GAP)
     length = max(2, round(BAR_ROOM * min(1, layer.ffn_dim / widest)))
     bar = tag("rect", x=x, y=top + 7, width=length, height=ROW - 14, rx=2, class_="fill-ffn")
     size = _text(x + length + 5, top + ROW / 2, str(layer.ffn_dim), "ffn-size")
     return join(parts, bar, size)
+
+
+def _said(kind: AttentionKind, heads: int, note: str) -> str:
+    """The words in an attention's box."""
+    if kind == SKIP:
+        return words.kind(kind)
+    return f"{words.kind(kind)} · {words.plural(heads, 'head')}{note}"
 
 
 def _attentions(layer: EncoderLayer | DecoderLayer) -> list[tuple[AttentionKind, int, str]]:

@@ -138,6 +138,16 @@ def test_a_picture_has_a_box_for_each_attention_and_a_bar_for_each_ffn(name: str
     )
 
 
+@pytest.mark.parametrize("name", ["digits", "multi30k", "wmt14", "lm-small"])
+def test_the_words_of_an_attention_fit_into_its_box(name: str) -> None:
+    """A letter of theirs takes 5.6 pixels; windows and kernels have longer names."""
+    space = load_space(name)
+    for network in space.decode(sample(space, np.random.default_rng(1), 5)):
+        pattern = r'width="(\d+)"[^>]*class="fill-\w+"/><text[^>]*>([^<]+ heads?[^<]*)<'
+        boxes = re.findall(pattern, picture(network, 128))
+        assert boxes and all(float(width) > 5.6 * len(words) for width, words in boxes)
+
+
 def test_of_a_long_front_the_ends_and_the_picked_one_are_drawn(contents: RunContents) -> None:
     assert contents.front is not None
     entry = contents.front.entries[0]
