@@ -16,7 +16,8 @@ spell once made a network's single measurement 0.39 of what it took afterwards, 
 measured at 0.77 of its limit, took 1.11 of it (`experiments.limits_hold`).
 
 What is timed while other work disturbs the machine is timed again later, and what never was calm
-is doubtful and keeps no limit; see `latency.acceptance`.
+is doubtful, see `latency.acceptance`: it keeps only a limit that is `DOUBT` times as large. A limit
+far above all times would else leave out whatever was timed in a bad moment.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ PREDICTED_STDS = 2.0
 
 SESSIONS = 8
 CONFIDENCE = 0.95
+# The worst single timing that was seen said 0.39 of what the network took afterwards.
+DOUBT = 3.0
 
 T = TypeVar("T")
 
@@ -152,9 +155,12 @@ def keeps(
     limits: Mapping[str, float],
     doubtful: Collection[str] = (),
 ) -> bool:
-    """Whether a network keeps all limits; what is doubtful keeps none."""
+    """Whether a network keeps all limits; a doubtful value with a margin of `DOUBT`."""
+
+    def margin(name: str) -> float:
+        return DOUBT if name in doubtful else 1.0
+
     return all(
-        name not in doubtful
-        and upper_value(measured, predicted, name) <= OBJECTIVES[name].minimised(most)
+        margin(name) * upper_value(measured, predicted, name) <= OBJECTIVES[name].minimised(most)
         for name, most in limits.items()
     )

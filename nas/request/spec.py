@@ -169,7 +169,8 @@ class SearchTerms(BaseModel):
         tuple[Name, ...],
         Field(
             max_length=10,
-            description=f"What to optimise: quality, and any of {', '.join(COSTS)}; with an "
+            description=f"What to optimise: quality, and any of {', '.join(COSTS)}, in this "
+            "order however they are given, the first being what cheapest goes by; with an "
             "evaluator any costs that it tells.",
             examples=[[QUALITY, "flops"]],
         ),

@@ -96,6 +96,11 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
         return _find_trained(folder, given, trained)
     if not trained:
         read_front(folder)  # refused without one: there is nothing to train yet
+        if folder.spec.evaluator is not None:
+            raise UsageError(
+                f"the networks of {run} are known to the evaluator of its search alone: none can "
+                "be built or trained here"
+            )
         raise UsageError(f"no network of {run} is trained from scratch yet; nas retrain {run}")
     if len(trained) > 1:
         with suppress(NasError):  # there is no front yet, or nothing on it meets the conditions

@@ -146,8 +146,8 @@ def doubtful_sentence(entries: Sequence[FrontEntry]) -> str | None:
     many = "1 network was" if len(found) == 1 else f"{len(found)} networks were"
     return (
         f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
-        "latency keeps no limit; have it timed anew when the machine is at rest "
-        f"({mark(RETIME, 'nas resume RUN --retime')})"
+        "latency keeps only limits three times as large; have it timed anew when the machine "
+        f"is at rest ({mark(RETIME, 'nas resume RUN --retime')})"
     )
 
 

@@ -22,7 +22,7 @@ from nas.search.front import NEAREST, Baseline, FrontEntry, pick
 from nas.stages.base import Run
 from nas.stages.front import found_front
 from nas.stages.halve import candidates
-from nas.stages.measured import exact_costs, predicted_values
+from nas.stages.measured import exact_costs, measured_entries, predicted_values, with_confirmed
 from nas.stages.measured_cost import measured_cost, measuring
 from nas.stages.timing import run_meter, timing_parts
 from search_spaces.architecture import Architecture
@@ -141,14 +141,15 @@ def _with_costs(
 def _measured_here(
     run: Run, cost: Objective, networks: Sequence[Architecture]
 ) -> Generator[Event, None, dict[str, tuple[float, str]]]:
-    """Id → a cost and why it is doubtful; those of the front as they stand there.
+    """Id → a cost and why it is doubtful; of what was measured before as it was then.
 
-    A doubtful time is taken anew whenever it is asked for, and would come out another one.
+    A doubtful time is taken anew whenever it is asked for, and would come out another one; and what
+    was timed in more sessions goes before a single one.
     """
     asked = {network.id for network in networks}
     values = {
         one.id: (one.measured[cost.name], one.doubtful.get(cost.name, ""))
-        for one in found_front(run).entries
+        for one in with_confirmed(run, measured_entries(run))
         if one.id in asked and cost.name in one.measured
     }
     others = [network for network in networks if network.id not in values]

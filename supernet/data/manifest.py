@@ -183,7 +183,7 @@ def read_manifest(folder: Path) -> Manifest:
             version.
     """
     path = folder / FILE_NAME
-    command = f"nas data prepare --source {shlex.quote(folder.name)} --out DIR"
+    command = f"nas data prepare --task TASK --source {shlex.quote(str(folder))} --out DIR"
     if folder.is_file():
         raise DataError(
             f"{folder} is a file, and data are read from a folder: {command} makes one of it"

@@ -166,7 +166,8 @@ def _difference(name: str, step: Step | None) -> tuple[str, str]:
         return "", ""
     change: Change = step.changes[name]
     digits = 4 if name == QUALITY else 2
-    absolute = f"{change.absolute:+.{digits}f}"
+    small = name != QUALITY and abs(change.absolute) < 1  # as the costs themselves are written
+    absolute = f"{change.absolute:+.3g}" if small else f"{change.absolute:+.{digits}f}"
     if OBJECTIVES[name].whole:
         absolute = ("-" if change.absolute < 0 else "+") + compact(abs(change.absolute))
     return absolute, NOTHING if change.share is None else f"{100 * change.share:+.1f}"

@@ -103,7 +103,11 @@ class TestEveryObjective:
         one = OBJECTIVES[name]
         good, bad = (2.1, 1.9) if one.maximise else (1.9, 2.1)
         assert keeps({name: good}, {}, {name: 2.0}) and not keeps({name: bad}, {}, {name: 2.0})
+        # A doubtful one has to keep it with a margin of three.
         assert not keeps({name: good}, {}, {name: 2.0}, [name])
+        far, near = (6.1, 5.9) if one.maximise else (0.66, 0.67)
+        assert keeps({name: far}, {}, {name: 2.0}, [name])
+        assert not keeps({name: near}, {}, {name: 2.0}, [name])
         if one.predicted:
             assert not keeps({}, {name: good, one.std_name: 0.5}, {name: 2.0})
         if one.upper_name:

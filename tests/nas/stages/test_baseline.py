@@ -245,7 +245,7 @@ def test_the_largest_gives_way_in_the_limits_that_it_breaks(
     assert ended.value.value.id == ids[chosen]
 
 
-def test_a_network_of_the_front_costs_what_the_front_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_measured_costs_what_it_did_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """A doubtful time is taken anew whenever it is asked for, and would come out another one."""
     space = parse_space(TINY, "space")
     networks = space.decode(plain_rows(space)[:3])
@@ -258,8 +258,9 @@ def test_a_network_of_the_front_costs_what_the_front_says(monkeypatch: pytest.Mo
         asked.append(some)
         return SimpleNamespace(values=[SimpleNamespace(value=7.0, doubtful="")] * len(some))
 
-    front_there, meter = SimpleNamespace(entries=(known,)), SimpleNamespace(measure=measure)
-    monkeypatch.setattr(baseline, "found_front", lambda run: front_there)
+    meter = SimpleNamespace(measure=measure)
+    monkeypatch.setattr(baseline, "measured_entries", lambda run: [])
+    monkeypatch.setattr(baseline, "with_confirmed", lambda run, entries: [*entries, known])
     monkeypatch.setattr(baseline, "run_meter", lambda run, one: meter)
     monkeypatch.setattr(baseline, "disturbances", lambda stage, timed: ())
     monkeypatch.setattr(baseline, "predicted_values", lambda run, rows: [{}])

@@ -120,6 +120,15 @@ def test_how_long_an_evaluator_takes_is_not_told_and_that_is_said(here: Path) ->
     assert "no duration is told: only the evaluator knows how long its answers take" in words
 
 
+def test_what_only_an_evaluator_knows_cannot_be_exported_and_no_training_is_advised(
+    here: Path,
+) -> None:
+    assert search(RIG).exit_code == 0
+    refused = nas("export", "run", "--format", "torch")
+    assert refused.exit_code == 2 and "known to the evaluator of its search alone" in said(refused)
+    assert "nas retrain" not in said(refused)
+
+
 # -- names ----------------------------------------------------------------------------------------
 
 

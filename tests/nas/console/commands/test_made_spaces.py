@@ -104,4 +104,5 @@ def test_a_file_of_texts_is_prepared_first(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl")
     done = nas("search", "--data", tmp_path / "a.jsonl")
     told = " ".join(done.stderr.split())
-    assert done.exit_code == 2 and "nas data prepare --source a.jsonl --out DIR makes one" in told
+    made = f"nas data prepare --task TASK --source {tmp_path / 'a.jsonl'} --out DIR makes one"
+    assert done.exit_code == 2 and made in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nas.console.commands.picking import named_picks, steps, steps_json
+from nas.console.commands.picking import Change, Step, _difference, named_picks, steps, steps_json
 from tests.nas.search.test_front import THREE, entry, front
 
 
@@ -15,6 +15,21 @@ def test_steps_go_from_the_cheapest_to_the_best() -> None:
     assert first.changes["quality"].share == pytest.approx(-0.75)
     assert (first.changes["flops"].absolute, first.changes["flops"].share) == (20, 2.0)
     assert (second.changes["flops"].absolute, second.changes["flops"].share) == (60, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("kv_cache_mb", 0.001024, "+0.00102"),
+        ("kv_cache_mb", -12.3456, "-12.35"),
+        ("latency_ms", 0.0, "+0"),
+        ("quality", -0.00004, "-0.0000"),
+        ("flops", 12_345.0, "+12.3 k"),
+    ],
+)
+def test_differences_have_the_digits_of_their_costs(name: str, change: float, told: str) -> None:
+    step = Step(THREE[0], THREE[1], {name: Change(change, None)})
+    assert _difference(name, step)[0] == told
 
 
 def test_one_network_has_no_step_and_is_every_landmark() -> None:
