@@ -15,7 +15,14 @@ def sentences(run: RunContents) -> list[str]:
     """The winner beside each baseline in a sentence, or why there are none; nothing before."""
     if not _known(run) or run.front is None:
         return []
-    none = why_none(run.spec, run.front)
+    own = [
+        run.picked.trained(run.quality.of(one.valid_scores))
+        for one in run.retrained
+        if run.picked is not None
+        and one.id == run.picked.id
+        and run.quality.name in one.valid_scores
+    ]
+    none = why_none(run.spec, run.front, *own)
     return [one.sentence for one in run.comparisons] if none is None else [none]
 
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from scipy.stats import kendalltau
 
-from nas.objectives import OBJECTIVES, QUALITY, TIMED
+from nas.objectives import OBJECTIVES, QUALITY
 from nas.objectives.base import base_workload
 from nas.objectives.cache import OBJECTIVE as CACHE_OBJECTIVE
 from nas.objectives.cache import cache_mb
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
+from nas.results.beside_checkpoint import ratio
 from nas.results.contents import DISTANCES, ByDistance, Origin, RunContents, Stretch
 from search_spaces.architecture import Architecture
 
@@ -108,19 +109,6 @@ def compared(run: RunContents, before: Row, after: Row) -> str:
     ]
     parts.append(f"{run.quality.objective.label} {_difference(before, after)}")
     return f"The network {after.id} ({after.what}): {', '.join(parts)}."
-
-
-def ratio(name: str, before: float, after: float) -> str:
-    """A cost beside the checkpoint's: ``1.6 × faster``, ``0.43 of it``."""
-    objective = OBJECTIVES[name]
-    if before <= 0 or after <= 0:
-        return "as it was" if before == after else words.quantity(name, after)
-    if objective.maximise:
-        return f"{after / before:.2f} × as many"
-    if name in TIMED:
-        speed = before / after
-        return f"{speed:.2f} × faster" if speed >= 1 else f"{1 / speed:.2f} × slower"
-    return f"{after / before:.2f} of it"
 
 
 def comparison(run: RunContents, before: Row, others: list[Row]) -> Html:

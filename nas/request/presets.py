@@ -1,6 +1,7 @@
 """How much a search may do: the numbers of a budget, and presets of them by name.
 
-A space's own ``[presets.NAME]`` tables override the presets.
+A space's own ``[presets.NAME]`` tables override the presets, whose defaults fit what its networks
+can read.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from nas.request.fields import FROZEN, UNKNOWN_FIELD, allowed, first_problem, nearest
 from search_spaces.errors import UnknownNameError, UsageError
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
 from search_spaces.toml.source import TomlSource, shown, unknown_name
 from supernet.data.augmentation import parse_augmentation
 from supernet.training_settings import TrainingSettings
@@ -176,8 +178,17 @@ def preset_values(space: SearchSpace | None, preset: str) -> dict[str, Any]:
     if preset not in PRESETS:
         hint = nearest(preset, PRESETS)
         raise UnknownNameError(f"no preset {preset!r}{hint} (there are {', '.join(PRESETS)})")
-    own = {} if space is None else space.presets.get(preset, {})
-    return _merge(PRESETS[preset], own)
+    if space is None:
+        return dict(PRESETS[preset])
+    return _merge(_merge(_fitting(space), PRESETS[preset]), space.presets.get(preset, {}))
+
+
+def _fitting(space: SearchSpace) -> dict[str, Any]:
+    """What trainings have in place of a default that is more than networks of a space can read."""
+    longest = space.model.max_length
+    if not TASKS[space.task].continues or longest >= TrainingSettings().segment_length:
+        return {}
+    return {table: {"segment_length": longest} for table in ("supernet", "retrain")}
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

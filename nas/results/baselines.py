@@ -12,6 +12,7 @@ from typing import Any, Self
 from nas.objectives import OBJECTIVES
 from nas.objectives.quality import NOISE
 from nas.request.spec import PLAIN, SearchSpec
+from nas.results.beside_checkpoint import beside_checkpoint
 from nas.search.front import SAME_COST, Baseline, Front, FrontEntry, Role
 from search_spaces.plain import plain_rows
 from search_spaces.tasks import LOWER_IS_BETTER
@@ -110,14 +111,21 @@ def trained_by_search(front: Front | None, left: str | None, picked: str | None)
     return [] if first is None else list(dict.fromkeys([first, *(one.entry.id for one in beside)]))
 
 
-def why_none(spec: SearchSpec, front: Front) -> str | None:
-    """Why a search has no baselines; None where it has."""
+def why_none(spec: SearchSpec, front: Front, own: FrontEntry | None = None) -> str | None:
+    """Why a search has no baselines; None where it has.
+
+    Args:
+        spec: of the search.
+        front: its result.
+        own: the winner, its quality that of its training; None before that. Where a search began
+            with a checkpoint it is held against that.
+    """
     if front.baselines:
         return None
     if spec.evaluator is not None:
         return "There is no baseline: the networks are known to the evaluator alone."
     if spec.start is not None:
-        return "The baseline is the checkpoint that the search began with."
+        return _checkpoint_sentence(front, own)
     if spec.baseline == PLAIN:
         return "There is no baseline: no plain network of the space keeps the limits."
     if not len(plain_rows(spec.space)):
@@ -126,6 +134,17 @@ def why_none(spec: SearchSpec, front: Front) -> str | None:
             "and the search was given none."
         )
     return "There is no baseline: the search was asked for none."
+
+
+def _checkpoint_sentence(front: Front, own: FrontEntry | None) -> str:
+    begun, before = "The baseline is the checkpoint that the search began with", front.checkpoint
+    if before is None or own is None:
+        return f"{begun}."
+    quality, costs = front.objectives[0], [one.name for one in front.objectives[1:]]
+    told = beside_checkpoint(quality.label, costs, before.values, own.values)
+    unsure = {*own.doubtful, *before.doubtful}.intersection(costs)
+    doubt = "; what was timed is doubtful" if unsure else ""
+    return f"{begun} ({before.id}): {told}{doubt}."
 
 
 def _words(baseline: Baseline, limited: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked, resume_command
 from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
 from nas.run.stages import REPORT, RETRAIN, TRAINED, stages_of_run
-from nas.search.front import Front, read_front, read_left, read_winner, winner
+from nas.search.front import Front, FrontEntry, read_front, read_left, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
 RUNS = Path("runs")
@@ -95,20 +95,21 @@ class RunState:
         known = {name: score for name, score in scores.items() if score is not None}
         return comparisons(self.front, winner, known, bool(spec.limits))
 
+    def trained_winner(self, spec: SearchSpec) -> FrontEntry | None:
+        """The picked network, its quality that of its training; None where that is not known."""
+        scores = [_valid_scores(one) for one in self.retrained if one.get("id") == self.picked]
+        if self.front is None or not scores or spec.judged.name not in scores[0]:
+            return None
+        found = next(one for one in self.front.networks if one.id == self.picked)
+        return found.trained(spec.judged.of(scores[0]))
+
     def order_sentence(self, spec: SearchSpec) -> str | None:
         """How well the search ordered the networks that were trained since, if they are enough."""
         if self.front is None or spec.evaluator is not None or len(self.retrained) < 2:
             return None
         from nas.results.retrained_order import retrained_order  # imports scipy
 
-        scores = {
-            str(one.get("id")): {
-                name.removeprefix("valid_"): value
-                for name, value in one.items()
-                if name.startswith("valid_") and isinstance(value, int | float)
-            }
-            for one in self.retrained
-        }
+        scores = {str(one.get("id")): _valid_scores(one) for one in self.retrained}
         found = retrained_order(self.front, spec.judged, scores, self._asked_epochs)
         return None if found is None else found.sentence
 
@@ -121,6 +122,15 @@ class RunState:
         if first is None:
             return "damaged" if self.problems else "finished"
         return f"{'stopped' if first.state == 'to do' else 'damaged'} at {first.name}"
+
+
+def _valid_scores(result: Mapping[str, Any]) -> dict[str, float]:
+    """Score → its value on the validation split, of ``retrained/ID/result.json``."""
+    return {
+        name.removeprefix("valid_"): value
+        for name, value in result.items()
+        if name.startswith("valid_") and isinstance(value, int | float)
+    }
 
 
 def open_run(name: str) -> RunFolder:

@@ -102,6 +102,10 @@ class FrontEntry:
         """What it is compared by: its value as one of which less is better."""
         return OBJECTIVES[name].minimised(self.value(name))
 
+    def trained(self, quality: float) -> Self:
+        """The entry with the quality that it reached when it was trained after the search."""
+        return replace(self, measured={**self.measured, QUALITY: quality})
+
     def with_rates(self, names: Collection[str], space: GenotypeSpace) -> Self:
         """The entry with those of the named objectives that follow from its times.
 

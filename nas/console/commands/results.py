@@ -78,7 +78,7 @@ def compared_lines(state: RunState, folder: RunFolder) -> list[str]:
     """The winner beside the baselines in a sentence each, or why there are none."""
     if state.front is None:
         return []
-    none = why_none(folder.spec, state.front)
+    none = why_none(folder.spec, state.front, state.trained_winner(folder.spec))
     found = [one.sentence for one in state.comparisons(folder.spec)]
     order = state.order_sentence(folder.spec)
     lines = ([none] if none is not None else found) + ([] if order is None else [order])

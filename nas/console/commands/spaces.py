@@ -34,6 +34,7 @@ from search_spaces.genes import GeneSpace
 from search_spaces.genotypes import GenotypeSpace
 from search_spaces.loading import load_space, space_names
 from search_spaces.space import SearchSpace
+from search_spaces.tasks import TASKS
 from search_spaces.variation import largest, smallest
 from supernet.data.manifest import read_manifest
 from supernet.training_costs import A100_OPS, USED_SHARE, training_costs
@@ -266,14 +267,24 @@ def cost(
         help="How to count: true, matmul, torchprofile or hat.",
         autocompletion=options.complete_convention,
     ),
-    source_length: int = typer.Option(None, min=1, help="Input tokens, where that can be chosen."),
-    target_length: int = typer.Option(None, min=1, help="Target tokens (translation)."),
+    source_length: int | None = typer.Option(
+        None,
+        min=1,
+        help="Input tokens, where that can be chosen.",
+        show_default="the workload's, as a search counts",
+    ),
+    target_length: int | None = typer.Option(None, min=1, help="Target tokens (translation)."),
     as_json: bool = options.JSON,
 ) -> None:
     """Count the parameters and FLOPs of a network, part by part, without building it."""
-    chosen = load_space(space)
+    from nas.objectives.size import counted_source
+
+    chosen = checked_space(space)
     architecture = read_architecture(arch)
     chosen.encode([architecture])  # refuses a network of another space, naming the gene
+    of_tables = convention == "hat" and TASKS[chosen.task].crosses  # which have their own lengths
+    if source_length is None and not of_tables:
+        source_length = counted_source(chosen)
     costs = count(chosen.model, chosen.task, architecture, convention, source_length, target_length)
     if as_json:
         print_json({"id": architecture.id, "space": chosen.name, **costs.to_json()})

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from nas.report.checkpoint_section import checkpoint_section, compared, ratio, rows_of
+from nas.report.checkpoint_section import checkpoint_section, compared, rows_of
 from nas.report.front_section import cost_chart
 from nas.report.network_section import curve_section
 from nas.report.omni_section import omni_view
@@ -64,20 +64,6 @@ def test_networks_stand_beside_it(begun: RunContents) -> None:
     assert "latency 2.00 × faster" in sentence and "loss +0.0525" in sentence
     page = words_of(checkpoint_section(begun))
     assert "my-vit" in page and "2.00 × faster" in page
-
-
-@pytest.mark.parametrize(
-    ("name", "before", "after", "words"),
-    [
-        ("latency_ms", 8.0, 5.0, "1.60 × faster"),
-        ("latency_ms", 5.0, 8.0, "1.60 × slower"),
-        ("kv_cache_mb", 100.0, 43.0, "0.43 of it"),
-        ("tokens_per_s", 100.0, 150.0, "1.50 × as many"),
-        ("params", 0.0, 0.0, "as it was"),
-    ],
-)
-def test_ratios(name: str, before: float, after: float, words: str) -> None:
-    assert ratio(name, before, after) == words
 
 
 def test_each_layer_is_told(begun: RunContents) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import subprocess
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,22 @@ def test_the_space_goes_before_the_preset_and_the_user_before_both(preset: str) 
     users = budget_for(DIGITS, preset, {"supernet.epochs": "17"})
     assert users.supernet.epochs == 17
     assert users.supernet.learning_rate == own.supernet.learning_rate
+
+
+@pytest.mark.parametrize("preset", list(PRESETS))
+def test_a_preset_reads_no_more_at_once_than_its_networks_can(preset: str) -> None:
+    text = dump_space(load_space("recall")).partition("[presets")[0]
+    for longest, length in ((64, 64), (128, 128), (512, 128)):
+        space = parse_space(text.replace("max_length = 128", f"max_length = {longest}"), "space")
+        found = budget_for(space, preset, {})
+        assert found.supernet.segment_length == found.retrain.segment_length == length
+        assert found.supernet.epochs == budget_for(None, preset, {}).supernet.epochs
+        asked = budget_for(space, preset, {"supernet.segment_length": "300"})
+        assert (asked.supernet.segment_length, asked.retrain.segment_length) == (300, length)
+        own = replace(space, presets={preset: {"retrain": {"segment_length": 300}}})
+        assert budget_for(own, preset, {}).retrain.segment_length == 300
+    digits = replace(DIGITS, presets={})
+    assert budget_for(digits, preset, {}).supernet.segment_length == 128  # read by no task of it
 
 
 def test_presets_grow() -> None:

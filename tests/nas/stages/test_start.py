@@ -14,6 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from nas.console.app import app
+from nas.console.commands.results import final_lines
 from nas.console.commands.search import Here
 from nas.executors.base import ExecutorSettings
 from nas.executors.local import LocalExecutor
@@ -230,7 +231,15 @@ def test_the_result_tells_of_the_checkpoint_from_which_a_saving_counts(run: RunF
     picked = pick(front, run.spec.pick)
     assert run.spec.pick == "1.5x"
     assert picked.measured["kv_cache_mb"] * 1.5 <= own.measured["kv_cache_mb"]
-    assert "times less than the checkpoint" in (run.path / "report.html").read_text()
+    page = (run.path / "report.html").read_text()
+    assert "times less than the checkpoint" in page
+    # The command and the page say what became of it.
+    told = next(line for line in final_lines(run) if "search began with" in line).strip()
+    result = run.read_json(f"retrained/{picked.id}/result.json")
+    begun = f"The baseline is the checkpoint that the search began with ({own.id}): the winner's "
+    assert told.startswith(begun) and told.endswith(" of it.")
+    assert f"loss is {result['valid_loss']:.4g} where its own is" in told
+    assert told.removeprefix(begun) in page
 
 
 def test_its_distillation_is_told_before_and_what_comes_before_it_named(run: RunFolder) -> None:

@@ -221,6 +221,27 @@ def test_cost_equals_the_library(arch: str) -> None:
     assert f"{cost(DIGITS.model, DIGITS.task, NETWORK).flops:,}" in text
 
 
+@pytest.mark.parametrize("name", ["digits", "multi30k", "python-source", "recall"])
+def test_cost_counts_what_a_search_does(name: str, tmp_path: Path) -> None:
+    space, file = load_space(name), tmp_path / "network.json"
+    shown = json.loads(nas("space", "show", name, "--json").stdout)["largest"]
+    file.write_text(json.dumps(shown), "utf-8")
+    found = json.loads(nas("cost", "--space", name, "--arch", str(file), "--json").stdout)
+    assert (found["params"], found["flops"]) == (shown["params"], shown["flops"])
+    assert found["source_length"] == space.workload["source"]
+
+
+def test_cost_counts_at_the_lengths_that_are_given(tmp_path: Path) -> None:
+    space, file = load_space("multi30k"), tmp_path / "network.json"
+    file.write_text(json.dumps(space.decode(largest(space))[0].to_json()), "utf-8")
+    command = ("cost", "--space", "multi30k", "--arch", str(file))
+    given = ("--source-length", "5", "--target-length", "6")
+    assert "Convention true, 5 input tokens, 6 target tokens" in nas(*command, *given).stdout
+    assert "Convention true, 14 input tokens" in nas(*command).stdout
+    tables = nas(*command, "--convention", "hat").stdout
+    assert "Convention hat, 30 input tokens, 30 target tokens" in tables
+
+
 def test_cost_reads_standard_input_and_results(tmp_path: Path) -> None:
     result = json.dumps({"id": "x", "architecture": NETWORK.to_json(), "test_accuracy": 1})
     assert counted("--arch", "-", stdin=result)["id"] == NETWORK.id
@@ -364,3 +385,11 @@ def test_spaces_of_genes_are_shown_and_checked(tmp_path: Path) -> None:
     wrong = nas("space", "check", str(file))
     assert wrong.exit_code == 2 and "mine.toml, line" in wrong.stderr
     assert nas("space", "estimate", str(file)).exit_code == 2, "it is trained elsewhere"
+
+
+def test_cost_says_of_a_space_of_genes_who_knows_its_networks(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GENES, "utf-8")
+    done = nas("cost", "--space", str(file), "--arch", "-", stdin="{}")
+    assert done.exit_code == 2 and "networks that only an evaluator knows" in done.stderr
+    assert done.stderr == nas("space", "estimate", str(file)).stderr
