@@ -9,21 +9,24 @@ from nas.objectives.cheapest import cheapest_by_layer
 from search_spaces.costs.genotypes import genotype_totals
 from search_spaces.settings import ImageInput
 from search_spaces.space import Genotypes, SearchSpace
+from search_spaces.tasks import TASKS
 
 
-def counted_source(space: SearchSpace) -> int | None:
-    """The length of the source at which networks of a space are counted, see `cost`.
+def counted_lengths(space: SearchSpace) -> tuple[int | None, int | None]:
+    """The lengths of source and target at which networks of a space are counted, see `cost`.
 
-    It is that of the workload. None, for images and without one, leaves it to the convention, and
-    so does every search the length of what a translation writes.
+    They are those of the workload. None leaves a length to the convention: that of images, that of
+    a target where nothing is translated, and either one of which the workload says nothing.
     """
     image = isinstance(space.model.input, ImageInput)
-    return None if image else space.workload.get("source")
+    source = None if image else space.workload.get("source")
+    return source, space.workload.get("target") if TASKS[space.task].crosses else None
 
 
 def network_costs(space: SearchSpace, genotypes: Genotypes) -> Floats:
     """Parameters and FLOPs (convention ``true``) of genotypes ``(N, S)``: ``(N, 2)``."""
-    totals = genotype_totals(space, genotypes, source_length=counted_source(space))
+    source, target = counted_lengths(space)
+    totals = genotype_totals(space, genotypes, source_length=source, target_length=target)
     return np.stack(totals, axis=1).astype(np.float64)
 
 

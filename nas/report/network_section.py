@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nas.objectives.size import counted_source
+from nas.objectives.size import counted_lengths
 from nas.report import words
 from nas.report.cost_section import losses_chart
 from nas.report.markup import Html, cell, missing, section, table, tag
@@ -23,7 +23,8 @@ def layers_section(architecture: Architecture) -> Html:
 def parts_section(run: RunContents, architecture: Architecture) -> Html:
     """Parameters and operations of every part of a network, and its share of them."""
     space = run.space
-    found = cost(space.model, space.task, architecture, source_length=counted_source(space))
+    source, target = counted_lengths(space)
+    found = cost(space.model, space.task, architecture, source_length=source, target_length=target)
     rows = [
         [
             cell(part.name),

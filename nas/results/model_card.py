@@ -12,7 +12,7 @@ from typing import Any
 from latency.timings import read_timings
 from nas.objectives import LATENCY
 from nas.objectives import SCORES as MEASURED_SCORES
-from nas.objectives.size import counted_source
+from nas.objectives.size import counted_lengths
 from nas.request.spec import SearchSpec, Start
 from nas.results.networks import measured_networks
 from nas.run.folder import RunFolder
@@ -172,7 +172,10 @@ def _inherited_scores(folder: RunFolder, architecture: Architecture) -> dict[str
 
 def _costs(folder: RunFolder, architecture: Architecture) -> dict[str, Any]:
     space = folder.spec.space
-    counted = cost(space.model, space.task, architecture, source_length=counted_source(space))
+    source, target = counted_lengths(space)
+    counted = cost(
+        space.model, space.task, architecture, source_length=source, target_length=target
+    )
     lengths: dict[str, Any] = {"source_length": counted.source_length}
     if counted.target_length is not None:
         lengths["target_length"] = counted.target_length

@@ -273,18 +273,23 @@ def cost(
         help="Input tokens, where that can be chosen.",
         show_default="the workload's, as a search counts",
     ),
-    target_length: int | None = typer.Option(None, min=1, help="Target tokens (translation)."),
+    target_length: int | None = typer.Option(
+        None,
+        min=1,
+        help="Target tokens (translation).",
+        show_default="the workload's, as a search counts",
+    ),
     as_json: bool = options.JSON,
 ) -> None:
     """Count the parameters and FLOPs of a network, part by part, without building it."""
-    from nas.objectives.size import counted_source
+    from nas.objectives.size import counted_lengths
 
     chosen = checked_space(space)
     architecture = read_architecture(arch)
     chosen.encode([architecture])  # refuses a network of another space, naming the gene
     of_tables = convention == "hat" and TASKS[chosen.task].crosses  # which have their own lengths
-    if source_length is None and not of_tables:
-        source_length = counted_source(chosen)
+    source, target = (None, None) if of_tables else counted_lengths(chosen)
+    source_length, target_length = source_length or source, target_length or target
     costs = count(chosen.model, chosen.task, architecture, convention, source_length, target_length)
     if as_json:
         print_json({"id": architecture.id, "space": chosen.name, **costs.to_json()})

@@ -102,13 +102,13 @@ def test_card_and_page_say_what_the_search_counted(tmp_path: Path) -> None:
     result = {"id": one.id, "architecture": one.to_json(), **RESULT}
     folder.write_json(f"retrained/{one.id}/result.json", result)
     number = int(network_costs(space, space.encode([one]))[0, 1])
-    lengths = {"source_length": 14, "target_length": 30}
+    lengths = {"source_length": 14, "target_length": 14}
     facts = facts_of(folder)
     assert facts["flops"] == {"value": number, "convention": "true", **lengths}
-    assert f"{number:,} for one example of 14 input tokens, 30 target" in model_card(facts, "")
+    assert f"{number:,} for one example of 14 input tokens, 14 target" in model_card(facts, "")
     page = str(parts_section(read_contents(folder), one))
     assert f"{number:,}" in page
-    assert "Counted for one input of 14 tokens and 30 target tokens." in page
+    assert "Counted for one input of 14 tokens and 14 target tokens." in page
 
 
 @pytest.mark.parametrize(

@@ -229,6 +229,7 @@ def test_cost_counts_what_a_search_does(name: str, tmp_path: Path) -> None:
     found = json.loads(nas("cost", "--space", name, "--arch", str(file), "--json").stdout)
     assert (found["params"], found["flops"]) == (shown["params"], shown["flops"])
     assert found["source_length"] == space.workload["source"]
+    assert found["target_length"] == space.workload.get("target")
 
 
 def test_cost_counts_at_the_lengths_that_are_given(tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_cost_counts_at_the_lengths_that_are_given(tmp_path: Path) -> None:
     command = ("cost", "--space", "multi30k", "--arch", str(file))
     given = ("--source-length", "5", "--target-length", "6")
     assert "Convention true, 5 input tokens, 6 target tokens" in nas(*command, *given).stdout
-    assert "Convention true, 14 input tokens" in nas(*command).stdout
+    assert "Convention true, 14 input tokens, 14 target tokens" in nas(*command).stdout
     tables = nas(*command, "--convention", "hat").stdout
     assert "Convention hat, 30 input tokens, 30 target tokens" in tables
 
