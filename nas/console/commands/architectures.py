@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from nas.console import options
+from nas.console.commands.checked_spaces import checked_space
 from nas.console.output import tell
 from nas.request.architectures import read_named
 from nas.results.state import RUNS, open_run
@@ -23,7 +24,6 @@ from search_spaces.interchange import (
     parse_architectures,
     write_architectures,
 )
-from search_spaces.loading import load_space
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
 
@@ -62,7 +62,7 @@ def import_architecture(
 
     A JSON list of several networks is read too, and stays one.
     """
-    chosen = None if space is None else load_space(space)
+    chosen = None if space is None else checked_space(space)
     found = read_named(source, None if form is None else form.value, parse_architectures)
     for architecture in found:
         _check(chosen, architecture)
@@ -93,7 +93,7 @@ def export_architecture(
         return
     if arch is not None:
         raise UsageError(f"--arch chooses a network of a run, and {source} is no run folder")
-    chosen = None if space is None else load_space(space)
+    chosen = None if space is None else checked_space(space)
     found = read_named(source, None, parse_architectures)
     for architecture in found:
         _check(chosen, architecture)
@@ -118,7 +118,7 @@ def _exported_run(source: str, form: ArchitectureForm, arch: str | None, space: 
             f"a file of HAT holds one network, and the front has {len(entries)}; give one with "
             f"--arch: {ids}"
         )
-    chosen = folder.spec.space if space is None else load_space(space)
+    chosen = folder.spec.space if space is None else checked_space(space)
     for entry in entries:
         _check(chosen, entry.architecture)
     return write_architectures([e.architecture for e in entries], form, _settings(chosen))

@@ -15,6 +15,7 @@ from search_spaces.interchange import parse_architectures, write_architecture
 from search_spaces.notation import from_text, to_text
 from search_spaces.variation import largest
 from tests.search_spaces.test_hat_format import TITAN
+from tests.support.external_cases import GENES
 from tests.support.trained_cases import begun, networks, with_front
 
 HAT = from_hat(TITAN)
@@ -126,6 +127,15 @@ def test_wrong_requests(arguments: list[str], message: str) -> None:
     done = nas(*arguments)
     assert (done.exit_code, done.stdout) == (2, "") and message in done.stderr
     assert "Traceback" not in done.output
+
+
+@pytest.mark.parametrize("command", [["import"], ["export", "--format", "text"]])
+def test_a_space_of_genes_is_told_for_what_it_is(command: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text(GENES, "utf-8")
+    done = nas(*command, to_text(HAT), "--space", str(file))
+    assert done.exit_code == 2
+    assert "a space of genes holds networks that only an evaluator knows" in done.stderr
 
 
 def test_what_is_not_utf8(tmp_path: Path) -> None:
