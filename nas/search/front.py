@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self, get_args
@@ -20,7 +19,7 @@ from nas.objectives import (
     Objective,
     rates,
 )
-from nas.objectives.latency_limits import ConfirmedLatency, keeps
+from nas.objectives.latency_limits import DOUBT, ConfirmedLatency, keeps
 from nas.objectives.quality import NOISE
 from nas.request.picks import (
     BEST,
@@ -690,9 +689,11 @@ def _meeting(front: Front, conditions: Sequence[Condition]) -> FrontEntry:
     asked = {condition.name for condition in conditions}
 
     def missed(entry: FrontEntry) -> float:
-        if asked & entry.doubtful.keys():
-            return math.inf
-        return sum(condition.missed_by(entry.values) for condition in conditions)
+        values = dict(entry.values)
+        for name in asked & entry.doubtful.keys():  # as a limit does, see `DOUBT`
+            minimised = OBJECTIVES[name].minimised
+            values[name] = minimised(DOUBT * minimised(values[name]))
+        return sum(condition.missed_by(values) for condition in conditions)
 
     # A score of the validation split says the same as quality does.
     asked |= {QUALITY} if asked & set(SCORES) else set()

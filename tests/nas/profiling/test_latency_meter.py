@@ -20,7 +20,7 @@ from nas.search.front import build_front, pick, read_front
 from nas.search.uniform_networks import middle
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, NasError, UsageError
-from search_spaces.variation import sample_distinct
+from search_spaces.variation import enumerate_all, sample_distinct
 from tests.support.pipeline_cases import logged, spec_of, tiny, work
 from tests.support.profile_cases import SPACE
 from tests.support.timing_cases import Machine
@@ -338,14 +338,18 @@ def test_a_busy_machine_marks_all_and_says_so(tmp_path: Path, machine: Machine) 
     assert all("latency_ms" in one.doubtful for one in front.entries)
     assert any("stay doubtful" in note for note in notes)
     assert pick(front, "best") and pick(front, "knee") and pick(front, "cheapest")
+    least_ms = min(one.measured["latency_ms"] for one in front.entries)
+    assert pick(front, f"latency_ms<={3.1 * least_ms}")
     with pytest.raises(UsageError, match="no network on the front has latency_ms"):
-        pick(front, "latency_ms<=1e9")
+        pick(front, f"latency_ms<={2.9 * least_ms}")
 
 
-def test_no_doubtful_network_keeps_a_limit(tmp_path: Path, machine: Machine) -> None:
+def test_no_doubtful_network_keeps_a_near_limit(tmp_path: Path, machine: Machine) -> None:
     meter(tmp_path).measure([])
     machine.disturbed = lambda n: True
-    folder = tiny(tmp_path / "run", objectives=LATENCY, limits={"latency_ms": 1e6})
+    space = tiny(tmp_path / "other").spec.space
+    least_ms = min(true(machine, space.decode(enumerate_all(space, 10_000))))
+    folder = tiny(tmp_path / "run", objectives=LATENCY, limits={"latency_ms": 2.9 * least_ms})
     with pytest.raises(NasError, match="could not be timed reliably .* nas resume"):
         search(folder)
     machine.disturbed = lambda n: False
@@ -368,5 +372,7 @@ def test_doubtful_networks_are_passed_over_by_picks(tmp_path: Path, machine: Mac
     assert len(made.entries) == len(front.entries)
     if len(made.entries) > 1:
         assert pick(made, "cheapest").id != cheapest.id
-    kept = build_front(doubted, front.objectives, front.reference, {"latency_ms": 1e6})
-    assert cheapest.id not in [one.id for one in kept.entries]
+    cost_ms = cheapest.measured["latency_ms"]
+    for limit_ms, keeps in ((2.9 * cost_ms, False), (3.1 * cost_ms, True)):
+        kept = build_front(doubted, front.objectives, front.reference, {"latency_ms": limit_ms})
+        assert (cheapest.id in [one.id for one in kept.entries]) is keeps
