@@ -14,7 +14,7 @@ from nas.objectives.cache import OBJECTIVE as CACHE_OBJECTIVE
 from nas.objectives.cache import cache_mb
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.results.beside_checkpoint import ratio
+from nas.results.beside_checkpoint import costs_beside, ratio
 from nas.results.contents import DISTANCES, ByDistance, Origin, RunContents, Stretch
 from search_spaces.architecture import Architecture
 
@@ -102,11 +102,7 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
 
 def compared(run: RunContents, before: Row, after: Row) -> str:
     """A network beside the checkpoint in a sentence."""
-    parts = [
-        f"{words.metric(run, name)} {ratio(name, before.values[name], after.values[name])}"
-        for name in run.costs
-        if name in before.values and name in after.values
-    ]
+    parts = costs_beside(run.costs, before.values, after.values)
     parts.append(f"{run.quality.objective.label} {_difference(before, after)}")
     return f"The network {after.id} ({after.what}): {', '.join(parts)}."
 

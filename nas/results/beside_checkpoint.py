@@ -20,6 +20,14 @@ def ratio(name: str, before: float, after: float) -> str:
     return f"{after / before:.2f} of it"
 
 
+def costs_beside(
+    costs: Sequence[str], before: Mapping[str, float], after: Mapping[str, float]
+) -> list[str]:
+    """What a network costs of what the checkpoint does, as far as both are known."""
+    known = [name for name in costs if name in before and name in after]
+    return [f"{OBJECTIVES[name].label} {ratio(name, before[name], after[name])}" for name in known]
+
+
 def beside_checkpoint(
     label: str, costs: Sequence[str], before: Mapping[str, float], after: Mapping[str, float]
 ) -> str:
@@ -31,7 +39,5 @@ def beside_checkpoint(
         before: values of the checkpoint.
         after: values of the network, its quality that of its own training.
     """
-    known = [name for name in costs if name in before and name in after]
-    parts = [f"{OBJECTIVES[name].label} {ratio(name, before[name], after[name])}" for name in known]
     quality = f"the winner's {label} is {after[QUALITY]:.4g} where its own is {before[QUALITY]:.4g}"
-    return ", ".join([quality, *parts])
+    return ", ".join([quality, *costs_beside(costs, before, after)])

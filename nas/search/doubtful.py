@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nas.objectives import LATENCY, QUALITY, TIMED
+from nas.objectives.latency_limits import DOUBT
 from nas.run.events import Note
 from nas.search.front import FrontEntry
 from search_spaces.wording import FORGET_SPEED, REPROFILE, RETIME, TUNE, mark
@@ -146,8 +147,8 @@ def doubtful_sentence(entries: Sequence[FrontEntry]) -> str | None:
     many = "1 network was" if len(found) == 1 else f"{len(found)} networks were"
     return (
         f"{many} not timed reliably ({found[0].id}: {reason(found[0].doubtful)}): a doubtful "
-        "latency keeps only limits three times as large; have it timed anew when the machine "
-        f"is at rest ({mark(RETIME, 'nas resume RUN --retime')})"
+        f"latency keeps only limits {DOUBT:g} times as large; have it timed anew when the "
+        f"machine is at rest ({mark(RETIME, 'nas resume RUN --retime')})"
     )
 
 
