@@ -148,15 +148,6 @@ class Child:
                 start_new_session=True,
             )
 
-    @property
-    def lives(self) -> bool:
-        """Whether it has not ended, as far as one sees from here."""
-        if self._socket.fileno() < 0:
-            return False
-        ready = select.poll()
-        ready.register(self._socket, select.POLLIN)  # it says nothing unasked
-        return not ready.poll(0)
-
     def send(self, line: bytes) -> None:
         """Send a line; to one that has ended, for nothing: who reads from it will see."""
         with suppress(OSError):

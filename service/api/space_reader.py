@@ -27,7 +27,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -240,8 +240,8 @@ class SpaceReader:
         """
         request = {"kind": kind, "given": given, "viewer": viewer and asdict(viewer)}
         try:
-            process = self._take()
-            answer = process.ask(json.dumps(request).encode(), wait_s)
+            process = self._ready_for(json.dumps(request).encode())
+            answer = process.answer(wait_s)
         except NoHelperError as error:
             raise ProblemError(503, error.marked, headers={"Retry-After": AGAIN_S}) from error
         self._give_back(process, spent=answer["spent"])
@@ -250,15 +250,21 @@ class SpaceReader:
         found: dict[str, Any] = answer["found"]
         return found
 
-    def _take(self) -> _Process:
+    def _ready_for(self, request: bytes) -> _Process:
+        """A process that has read the request and loaded what it takes, which is never at fault.
+
+        One that was lost while it waited for something to do is replaced.
+        """
         while True:
             with self._guard:
                 process = self._idle.pop() if self._idle else None
             if process is None:
-                return _Process(self._settings)
-            if process.lives:
+                process = _Process(self._settings)
+                process.load(request)
                 return process
-            process.end()
+            with suppress(LostError, NoHelperError):
+                process.load(request)
+                return process
 
     def _give_back(self, process: _Process, *, spent: bool) -> None:
         with self._guard:
@@ -305,21 +311,27 @@ class _Process:
         answered = settings.model_copy(update={"database_url": None})
         self._exchange(answered.model_dump_json().encode(), START_S)
 
-    @property
-    def lives(self) -> bool:
-        """Whether it has not ended."""
-        return self.child.lives
-
-    def ask(self, request: bytes, wait_s: float) -> dict[str, Any]:
-        """Its answer to a request, for which it may load libraries first.
+    def load(self, request: bytes) -> None:
+        """Have it load the libraries that a request takes.
 
         Raises:
-            LostError: when there is none.
+            LostError: when it is lost; without a code when the system has ended it.
             NoHelperError: when its helper is lost.
         """
-        self._exchange(request, START_S)
-        answer: dict[str, Any] = json.loads(self._exchange(GO, wait_s))
-        return answer
+        try:
+            self._exchange(request, START_S)
+        except LostError as error:
+            raise LostError(error.code if error.code and error.code > 0 else None) from error
+
+    def answer(self, wait_s: float) -> dict[str, Any]:
+        """What it says to the request that it was told last.
+
+        Raises:
+            LostError: when it says nothing.
+            NoHelperError: when its helper is lost.
+        """
+        found: dict[str, Any] = json.loads(self._exchange(GO, wait_s))
+        return found
 
     def end(self) -> None:
         """End it at once."""

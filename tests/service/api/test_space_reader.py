@@ -155,8 +155,7 @@ def test_a_process_that_was_lost_is_replaced(reader: SpaceReader) -> None:
     reader.check(SpaceSource(space_toml=DIGITS))
     (process,) = reader._idle
     running = process.child.process or next(iter(_OF_HELPER))
-    running.kill()
-    running.wait()
+    running.kill()  # whether or not its helper has seen it yet
     assert reader.check(SpaceSource(space_toml=DIGITS)).name == "digits"
     assert process not in reader._idle
 
@@ -281,15 +280,28 @@ def test_our_own_mistakes_are_not_the_spaces(
         SpaceReader(settings).check(SpaceSource(space_toml=DIGITS))
 
 
+def test_one_that_is_lost_while_it_loads_libraries_is_nobodys_fault(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attacked.py").write_text(
+        "import os, service.api.space_reader as p\np._loaded = lambda *_: os.abort()\np.main()"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    with pytest.raises(ProblemError, match="the machine is busy") as caught:
+        SpaceReader(settings).check(SpaceSource(space_toml=DIGITS))
+    assert caught.value.status == 503
+
+
 def test_a_process_that_has_grown_is_not_used_again(
     reader: SpaceReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader.check(SpaceSource(space_toml=DIGITS))
     (process,) = reader._idle
-    monkeypatch.setattr(process, "ask", lambda *_: {"problem": [422, "no", None], "spent": True})
+    monkeypatch.setattr(process, "answer", lambda *_: {"problem": [422, "no", None], "spent": True})
     with pytest.raises(ProblemError, match="no"):
         reader.check(SpaceSource(space_toml=DIGITS))
-    assert not reader._idle and not process.lives
+    assert not reader._idle and process.child._socket.fileno() == -1  # it was ended
 
 
 def test_an_answer_is_json_whatever_is_wrong(tmp_path: Path) -> None:
