@@ -229,6 +229,7 @@ def _patience(url: URL, timeout_s: float) -> dict[str, Any]:
         "keepalives_idle": seconds,
         "keepalives_interval": 1,
         "keepalives_count": 3,
+        "client_encoding": "utf8",  # also of a database in none, SQL_ASCII: bytes otherwise
         "options": " ".join([*(f"-c {name}={value}" for name, value in limits.items()), *options]),
     }
 

@@ -73,13 +73,13 @@ class Clock:
 
 
 @contextmanager
-def postgres_url() -> Iterator[str]:
+def postgres_url(options: str = "") -> Iterator[str]:
     """A database of its own on the server that the environment names."""
     server = make_url(os.environ["NAS_TEST_POSTGRES_URL"]).set(drivername="postgresql+psycopg")
     name = f"nas_test_{uuid.uuid4().hex[:12]}"
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        connection.execute(text(f"CREATE DATABASE {name}"))
+        connection.execute(text(f"CREATE DATABASE {name} {options}"))
     try:
         yield server.set(database=name).render_as_string(hide_password=False)
     finally:

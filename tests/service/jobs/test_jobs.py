@@ -19,7 +19,7 @@ from service.jobs.states import Action, Job, JobStateError, Kind, LeaseLostError
 from service.jobs.store import Store
 from service.jobs.submissions import IdempotencyError, NoRoomError, Quotas
 from tests.support import store_cases
-from tests.support.service_cases import SMOKE, claim, must, submission
+from tests.support.service_cases import SMOKE, claim, fresh_store, must, postgres_url, submission
 from tests.support.store_cases import in_state, states, submit
 
 shared, store = store_cases.shared, store_cases.store
@@ -34,6 +34,15 @@ def test_a_new_job_waits_and_has_said_so(store: Store) -> None:
     assert store.jobs.get(job.id) == job
     assert states(store, job) == ["queued"]
     assert store.jobs.get("0" * 20) is None
+
+
+@pytest.mark.postgres
+def test_a_database_in_no_encoding_holds_any_text() -> None:
+    none = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    with postgres_url(none) as url, fresh_store(url) as store:
+        job = submit(store, title="größer")
+        assert must(store.jobs.get(job.id)).title == "größer"
+        assert claim(store) is not None
 
 
 def test_a_key_gives_the_same_job_again(store: Store) -> None:
