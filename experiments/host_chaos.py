@@ -58,6 +58,8 @@ LINKS = ("cut", "slow", *JOBS)  # what happens to a link, for a while
 SLOW = ("200ms", "1%")
 DATABASE_TOOLS = ("psql", "socat")
 OTHERS = ("host-1", "host-2")
+AFTER = "after the end"  # where there is a stage else
+TRIES = 3  # of a run that ends before it is hit
 CUT_S = (5.0, 120.0)
 LOOK_EVERY_S = 0.1
 LOST = re.compile(r"lost:|was lost|no longer|has left")
@@ -118,9 +120,14 @@ class Outcome:
     error: str | None = None
 
     @property
+    def hit(self) -> bool:
+        """Whether anything was left to hit."""
+        return self.stage != AFTER
+
+    @property
     def good(self) -> bool:
         """Whether all marks are met."""
-        return self.equal and not (self.repeated or self.late or self.error)
+        return self.hit and self.equal and not (self.repeated or self.late or self.error)
 
 
 def plan(rng: np.random.Generator, times: int, stages: Sequence[str], jobs: bool) -> list[Blow]:
@@ -170,7 +177,7 @@ class Attempt:
     def __init__(self, blow: Blow, run: Path, limit_s: float) -> None:
         self.blow, self.run = blow, run
         self._deadline = time.monotonic() + limit_s
-        self.host, self.stage = blow.host, "after the end"
+        self.host, self.stage = blow.host, AFTER
         self.at: float | None = None
         self.noticed_s: float | None = None
         self.successes = 1
@@ -578,12 +585,17 @@ def measure(options: Options) -> list[dict[str, Any]]:
         wanted, stages = result_of(calm), [str(one["stage"]) for one in events_of(calm)]
         rng = np.random.default_rng(options.seed)
         blows = plan(rng, options.times, stages, bool(options.database))
+        hung = False
         for number, blow in enumerate(blows[options.first :], options.first + 1):
-            hung = bool(found) and found[-1].error is not None
-            found.append(current(hung).outcome(number, blow, wanted))
-            note(" | ".join(row(found[-1])))
-            if found[-1].error:
-                note(found[-1].error)
+            for _ in range(TRIES):
+                one = current(hung).outcome(number, blow, wanted)
+                hung = one.error is not None
+                note(" | ".join(row(one)))
+                if one.error:
+                    note(one.error)
+                if one.hit or one.error:
+                    break
+            found.append(one)
     return [asdict(one) for one in found]
 
 
@@ -593,8 +605,8 @@ HEADS = ("run", "what", "stage", "for s", "noticed after s", "left", "redone", "
 def row(one: Outcome) -> tuple[str, ...]:
     """A line of the table."""
     blow = one.blow
-    what = "nothing left to hit" if one.stage == "after the end" else f"{blow.target} {one.host}"
-    if blow.target == "search":
+    what = f"{blow.target} {one.host}" if one.hit else "nothing left to hit"
+    if one.hit and blow.target == "search":
         what = f"search, resumed by {blow.resumed_by}"
     result = "equal" if one.equal else "DIFFERENT"
     wrong = [*(["ended badly"] if one.error else []), *(["late writes"] if one.late else [])]

@@ -96,7 +96,7 @@ def test_every_variable_is_a_setting() -> None:
 
 def test_every_variable_that_compose_asks_for_is_in_the_example() -> None:
     asked = set(re.findall(r"\$\{(\w+)", (DOCKER / "compose.yml").read_text("utf-8")))
-    assert asked == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
+    assert asked | set(COMPOSE["x-args"]) == set(re.findall(r"^#?(\w+)=", EXAMPLE, re.MULTILINE))
 
 
 def test_defaults_are_those_of_the_code() -> None:
@@ -105,7 +105,9 @@ def test_defaults_are_those_of_the_code() -> None:
     settings = Settings()
     assert float(defaults["NAS_QUOTA_GIB"]) == settings.quota_gib
     assert int(defaults["NAS_JOBS_PER_OWNER"]) == settings.jobs_per_owner
-    assert dict(re.findall(r"^#(NAS_\w+)=(.*)$", EXAMPLE, re.MULTILINE)) == defaults
+    ours = dict(re.findall(r"^ARG (\w+)=(.*)$", DOCKERFILE, re.MULTILINE))
+    assert COMPOSE["x-args"] == list(ours)
+    assert dict(re.findall(r"^#(\w+)=(.*)$", EXAMPLE, re.MULTILINE)) == defaults | ours
 
 
 def test_port_and_folder_are_the_same_everywhere() -> None:
