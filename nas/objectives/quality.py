@@ -159,3 +159,11 @@ EXTERNAL_QUALITY = Quality(
 SCORES = tuple(one.measured_name for one in QUALITIES.values())
 # Of these more is better.
 MORE_IS_BETTER = tuple(one.measured_name for one in QUALITIES.values() if one.best is not None)
+
+
+def copies(task: TaskName, quality: str | None) -> bool:
+    """Whether networks that begin with a checkpoint are as good as they are like it.
+
+    Training the checkpoint itself any further then makes nothing better.
+    """
+    return task == "embedding" or quality == "kl"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from nas.report import doubtful, words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
-from nas.results.baselines import MainScore, why_none
+from nas.results.baselines import MainScore
+from nas.results.baselines import sentences as compared_sentences
 from nas.results.contents import RunContents
 from nas.search.front import FrontEntry
 
@@ -12,7 +13,7 @@ TITLE = "Better than what?"
 
 
 def sentences(run: RunContents) -> list[str]:
-    """The winner beside each baseline in a sentence, or why there are none; nothing before."""
+    """See `nas.results.baselines.sentences`; nothing before there is a front."""
     if not _known(run) or run.front is None:
         return []
     own = [
@@ -22,8 +23,7 @@ def sentences(run: RunContents) -> list[str]:
         and one.id == run.picked.id
         and run.quality.name in one.valid_scores
     ]
-    none = why_none(run.spec, run.front, *own)
-    return [one.sentence for one in run.comparisons] if none is None else [none]
+    return compared_sentences(run.spec, run.front, run.comparisons, *own)
 
 
 def baseline_section(run: RunContents) -> Html:
@@ -33,10 +33,11 @@ def baseline_section(run: RunContents) -> Html:
     said = tag("ul", [tag("li", sentence) for sentence in sentences(run)])
     if not run.comparisons or run.picked is None:
         return section("baselines", TITLE, said)
+    plain = "A plain network has softmax attention and the same sizes in every layer. "
     intro = paragraph(
-        "A plain network has softmax attention in every place and the same sizes in every layer. "
-        "It was trained with the same steps and seed as the winner, unless the sentences above say "
-        "otherwise."
+        *([plain] if run.spec.start is None else []),
+        "All were trained with the same steps and seed as the winner, unless the sentences above "
+        "say otherwise.",
     )
     picked = run.picked
     own = next((one for one in run.retrained if one.id == picked.id), None)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nas.objectives import OBJECTIVES, QUALITY
+from nas.objectives.quality import copies
 from nas.report import doubtful, words
 from nas.report.baseline_section import sentences
 from nas.report.markup import Html, cell, join, paragraph, section, table, tag
@@ -279,7 +280,8 @@ def _baseline_options(run: RunContents) -> list[str]:
     if isinstance(given, dict):
         network = Architecture.from_json(given).id
         return ["--baseline", f"{run.name}/{result_file(network)}"]
-    asked = run.spec.evaluator is None and run.spec.start is None
+    copied = run.spec.start is not None and copies(run.spec.space.task, run.spec.quality)
+    asked = run.spec.evaluator is None and not copied
     return ["--baseline", NONE] if asked and given is None else []
 
 

@@ -15,11 +15,13 @@ from typing import Any, Protocol
 
 from latency.workload import Workload
 from nas.objectives import OBJECTIVES, check_bound_names, timed_workload
+from nas.objectives.quality import copies
 from nas.request import picks
 from nas.request.halving import CANDIDATES
 from nas.request.presets import budget_for, check_trainings, trained_here
 from nas.request.protected_choices import NONE, check_layers, checked_protected
 from nas.request.spec import (
+    CHECKPOINT,
     PLAIN,
     SYNTHETIC,
     SearchRequest,
@@ -367,8 +369,10 @@ def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
                 f"{mark('baseline')} is for networks that are trained from scratch: what a search "
                 "that begins with a checkpoint has found stands beside the checkpoint itself"
             )
-        if given == NONE or request.start is not None:
+        if given == NONE:
             return None
+        if request.start is not None:
+            return None if copies(space.task, request.quality) else CHECKPOINT
         if given == PLAIN:
             return PLAIN if len(plain_rows(space)) else None
         own = site.architecture(given) if isinstance(given, str) else Architecture.from_json(given)

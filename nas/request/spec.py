@@ -73,6 +73,7 @@ Name = Annotated[str, Field(max_length=100)]
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Number = float | Whole | Name | bool | None
 PLAIN: Literal["plain"] = "plain"
+CHECKPOINT: Literal["checkpoint"] = "checkpoint"
 BEGIN = f"begin with a checkpoint, with {mark('start')}"
 CANDIDATES_HELP = (
     "How many networks of the front begin that training: the picked one and those whose quality is "
@@ -382,7 +383,8 @@ class SearchRequest(SearchTerms, SpaceSource):
             description="What is trained beside the winner, with the same steps and seed, to tell "
             "whether the search was worth it: the plain networks of the space (softmax attention, "
             "all layers alike), the largest within the limits and the one nearest to the winner's "
-            "cost; an architecture of your own (a file, or its JSON); or none.",
+            "cost, or the checkpoint that a search begins with, unless networks are to say what it "
+            "says; an architecture of your own (a file, or its JSON); or none.",
             examples=[PLAIN, NONE, "mine.json"],
         ),
         Shown("Baseline", metavar=f"{PLAIN}|{NONE}|FILE", usual=PLAIN, without="--no-baseline"),
@@ -588,8 +590,8 @@ class SearchSpec(SearchTerms):
         device_profile: digest of the device profile that predicts latency, which the run folder
             keeps; None where networks are timed for that.
         start: the checkpoint that networks inherit from; None where all are trained from scratch.
-        baseline: what is trained beside the winner: the plain networks of the space, or an
-            architecture; None for nothing.
+        baseline: what is trained beside the winner: the plain networks of the space, the checkpoint
+            that it begins with, or an architecture; None for nothing.
     """
 
     space_toml: str
@@ -599,7 +601,7 @@ class SearchSpec(SearchTerms):
     keep: dict[str, tuple[Choice, ...]] = {}
     device_profile: str | None = None
     start: Start | None = None
-    baseline: Literal["plain"] | dict[str, Any] | None = None
+    baseline: Literal["plain", "checkpoint"] | dict[str, Any] | None = None
 
     @field_validator("keep")
     @classmethod

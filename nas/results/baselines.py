@@ -5,7 +5,7 @@ Both were trained with the same steps and seed, and scored on the test split onc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ LABELS: Mapping[tuple[Role, ...], str] = {
     ("nearest",): "nearest plain",
     ("largest", "nearest"): "largest and nearest plain",
     ("own",): "given",
+    ("checkpoint",): "the checkpoint, fine-tuned",
 }
 _BEST_PLAIN = (
     "The winner is a plain network: of what was trained it is the cheapest that is as good as the "
@@ -111,21 +112,26 @@ def trained_by_search(front: Front | None, left: str | None, picked: str | None)
     return [] if first is None else list(dict.fromkeys([first, *(one.entry.id for one in beside)]))
 
 
-def why_none(spec: SearchSpec, front: Front, own: FrontEntry | None = None) -> str | None:
-    """Why a search has no baselines; None where it has.
+def sentences(
+    spec: SearchSpec, front: Front, compared: Sequence[Comparison], own: FrontEntry | None = None
+) -> list[str]:
+    """What became of a checkpoint and the winner beside each baseline, or why there is nothing.
 
     Args:
         spec: of the search.
         front: its result.
-        own: the winner, its quality that of its training; None before that. Where a search began
-            with a checkpoint it is held against that.
+        compared: see `comparisons`.
+        own: the winner, its quality that of its training; None before that.
     """
-    if front.baselines:
-        return None
+    begun = [] if spec.start is None else [_checkpoint_sentence(front, own)]
+    return [*begun, *(one.sentence for one in compared)] or [_why_none(spec, front)]
+
+
+def _why_none(spec: SearchSpec, front: Front) -> str:
     if spec.evaluator is not None:
         return "There is no baseline: the networks are known to the evaluator alone."
-    if spec.start is not None:
-        return _checkpoint_sentence(front, own)
+    if front.baselines:
+        return "There is no winner yet to hold against the baselines."
     if spec.baseline == PLAIN:
         return "There is no baseline: no plain network of the space keeps the limits."
     if not len(plain_rows(spec.space)):
@@ -137,7 +143,7 @@ def why_none(spec: SearchSpec, front: Front, own: FrontEntry | None = None) -> s
 
 
 def _checkpoint_sentence(front: Front, own: FrontEntry | None) -> str:
-    begun, before = "The baseline is the checkpoint that the search began with", front.checkpoint
+    begun, before = "The search began with a checkpoint", front.checkpoint
     if before is None or own is None:
         return f"{begun}."
     quality, costs = front.objectives[0], [one.name for one in front.objectives[1:]]
@@ -155,6 +161,7 @@ def _words(baseline: Baseline, limited: bool) -> str:
         ("largest", "nearest"): f"the largest plain network{within}, "
         "which is also the nearest to the winner's cost",
         ("own",): "the network that was given to compare with",
+        ("checkpoint",): "the checkpoint, trained on as long",
     }[baseline.roles]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 
 from nas.run.layout import DISTIL_CHECKPOINTS, INHERITED_FILE
-from nas.run.opened import OpenedRun
+from nas.run.opened import DISTIL, OpenedRun
 from supernet.inheritance.local import LocalDistillation, LocalReport
 from supernet.inheritance.parts import Weights, stack_name
 from supernet.pretrained.names import layer_kinds
@@ -48,12 +48,12 @@ def teach(run: OpenedRun, layers: Sequence[int], device: str) -> Iterator[LocalR
     starts = tuple(f"{stack_name(run.checkpoint.architecture)}.blocks.{n}." for n in layers)
     weights = {name: one for name, one in local.weights().items() if name.startswith(starts)}
     state = {"layers": list(layers), "weights": weights, "errors": local.errors()}
-    save(folder.path / TAUGHT, {**state, "digest": run.spec.digest})
+    save(folder.path / TAUGHT, {**state, "digest": run.training_digest(DISTIL)})
 
 
 def _checkpoints(run: OpenedRun, layers: Sequence[int]) -> CheckpointFolder:
     path = run.folder.path / DISTIL_CHECKPOINTS / f"{layers[0]}-{layers[-1]}"
-    digest = f"{run.spec.digest} {','.join(map(str, layers))}"
+    digest = f"{run.training_digest(DISTIL)} {','.join(map(str, layers))}"
     return CheckpointFolder(path, digest, run.folder.check)
 
 
@@ -85,7 +85,7 @@ def _begun(run: OpenedRun) -> Iterator[list[int]]:
         last = CheckpointFolder(path, "").last
         if last.exists():
             digest, _, layers = load(last)["digest"].rpartition(" ")
-            if digest == run.spec.digest:
+            if digest == run.training_digest(DISTIL):
                 yield [int(number) for number in layers.split(",")]
 
 
@@ -113,19 +113,17 @@ def taught(run: OpenedRun) -> tuple[Weights, dict[str, float]]:
 
 def _parts(run: OpenedRun) -> list[dict[str, Any]]:
     files = sorted((run.folder.path / DISTIL_CHECKPOINTS).glob(f"*/{TAUGHT}"))
-    return [part for part in map(load, files) if part["digest"] == run.spec.digest]
+    return [part for part in map(load, files) if part["digest"] == run.training_digest(DISTIL)]
 
 
 def inputs_of(run: OpenedRun, device: str) -> Callable[[int], Tensor]:
     """The inputs of each update, which its number alone decides; asked for in order, mostly."""
-    task, spec = run.quick_task, run.spec
+    task, spec, seed = run.quick_task, run.spec, run.training_seed(DISTIL)
 
     def all_inputs() -> Iterator[Tensor]:
         epoch = 0
         while True:
-            for batch in task.batches(
-                spec.budget.supernet, seed=spec.seed, epoch=epoch, device=device
-            ):
+            for batch in task.batches(spec.budget.supernet, seed=seed, epoch=epoch, device=device):
                 yield task.inputs(batch)
             epoch += 1
 

@@ -36,6 +36,7 @@ def trainer_of(
     settings: TrainingSettings,
     checkpoints: CheckpointFolder | None = None,
     teacher: StandAlone | None = None,
+    seed: int | None = None,
 ) -> Trainer:
     """What trains a network.
 
@@ -46,6 +47,7 @@ def trainer_of(
         settings: the numbers.
         checkpoints: where the training goes on from; nothing is kept without.
         teacher: a frozen network to learn from beside the labels.
+        seed: of what `Trainer` draws; the run's own if not given.
     """
     return Trainer(
         network.network,
@@ -53,7 +55,7 @@ def trainer_of(
         [network.architecture],
         task,
         settings,
-        seed=spec.seed,
+        seed=spec.seed if seed is None else seed,
         device=spec.device,
         folder=checkpoints,
         teacher=teacher,

@@ -35,6 +35,7 @@ from search_spaces.errors import DataError, UsageError
 from search_spaces.space import SearchSpace
 from supernet.extraction import StandAlone, Supernet
 from supernet.pretrained.checkpoint import Checkpoint
+from supernet.seeds import mixed_seed
 from supernet.tasks.base import Task
 from supernet.tasks.opening import open_task
 from supernet.training.checkpoint import dumped, load
@@ -43,7 +44,7 @@ JUDGED_BATCHES = 16
 """Batches by which heads, neurons and layers of a checkpoint are put in order, and to which output
 layers are fitted."""
 # What each stage draws its random numbers from, beside the run's seed.
-OBSERVE, PROBES, RANK, PRUNE, BESIDE = 1, 2, 3, 4, 5
+OBSERVE, PROBES, RANK, PRUNE, BESIDE, DISTIL, FINE_TUNE = 1, 2, 3, 4, 5, 6, 7
 
 
 class OpenedRun:
@@ -67,6 +68,20 @@ class OpenedRun:
     def rng(self, purpose: int) -> np.random.Generator:
         """Random numbers of one purpose."""
         return np.random.default_rng([self.spec.seed, purpose])
+
+    def training_seed(self, purpose: int) -> int:
+        """The seed of a training of one purpose beside the supernet's.
+
+        Where weights go from one training into the next it is another than the run's, so that they
+        are not trained on the same batches again.
+        """
+        spec = self.spec
+        return spec.seed if spec.start is None else mixed_seed(spec.seed, purpose)
+
+    def training_digest(self, purpose: int) -> str:
+        """What the checkpoints of such a training are of: the run, with a seed that is not its."""
+        spec, seed = self.spec, self.training_seed(purpose)
+        return spec.digest if seed == spec.seed else f"{spec.digest}-{seed}"
 
     @cached_property
     def task(self) -> Task[Any, Any]:

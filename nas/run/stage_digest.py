@@ -10,7 +10,7 @@ from nas.run.stages import Stage
 
 
 def stage_digest(folder: RunFolder, stage: Stage) -> str:
-    """What the stage reads: the spec, the files of the stages it needs, and the user's files."""
+    """What the stage reads: the spec, the files of the stages that it needs, and others."""
     read = {}
     for name in stage.needs:
         record = folder.record(name)

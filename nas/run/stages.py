@@ -82,7 +82,8 @@ class Stage:
             when it ends.
         applies: whether a search has it.
         scratch: files and folders it leaves only while it is unfinished.
-        reads: files it reads, where they are there, that no stage writes but the user.
+        reads: files it reads, where they are there, beside those of `needs`: the user's, and such
+            as earlier versions did not count.
         external: whether a search has it whose networks an evaluator of others knows.
     """
 
@@ -230,6 +231,7 @@ SEARCH_STAGES = (
         "Find the Pareto front",
         ("verify", "observe", "rank", *PREDICTING, "baseline"),
         {FRONT_FILE: "the result: the front"},
+        reads=(BASELINE_FILE,),
         external=True,
     ),
     Stage(

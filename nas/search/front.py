@@ -52,8 +52,11 @@ FOREIGN_SCHEMA = 2  # with predicted_for
 EXTERNAL_SCHEMA = 3  # of networks that an evaluator of others knows, with origin
 BASELINES_SCHEMA = 4  # with baselines, and with predicted_for where schema 2 has it
 CHECKPOINT_SCHEMA = 5  # with checkpoint, and with predicted_for where schema 2 has it
+BOTH_SCHEMA = 6  # with both
+WITH_BASELINES = (BASELINES_SCHEMA, BOTH_SCHEMA)
+WITH_CHECKPOINT = (CHECKPOINT_SCHEMA, BOTH_SCHEMA)
 
-Role = Literal["largest", "nearest", "own"]
+Role = Literal["largest", "nearest", "own", "checkpoint"]
 ROLES: tuple[Role, ...] = get_args(Role)
 NEAREST: Role = "nearest"
 SAME_COST = 0.05  # a share of a cost below which it is called equal
@@ -148,7 +151,7 @@ class Baseline:
     Attributes:
         entry: the network, with its costs.
         roles: what it was chosen as: the largest plain network within the limits, the plain one
-            nearest to the winner's cost, or the user's own.
+            nearest to the winner's cost, the user's own, or the checkpoint that was begun with.
     """
 
     entry: FrontEntry
@@ -156,8 +159,8 @@ class Baseline:
 
     @property
     def plain(self) -> bool:
-        """Whether it is one of the space's plain networks; the user's own may have other genes."""
-        return "own" not in self.roles
+        """Whether it is one of the space's plain networks; others may have other genes."""
+        return not {"own", "checkpoint"}.intersection(self.roles)
 
     def to_json(self) -> dict[str, Any]:
         """As it stands in ``pareto.json`` and ``baselines.json``."""
@@ -262,10 +265,10 @@ class Front:
             DamagedRunError: when a part is missing or of another schema.
         """
         try:
-            if data["schema"] not in range(SCHEMA, CHECKPOINT_SCHEMA + 1):
+            if data["schema"] not in range(SCHEMA, BOTH_SCHEMA + 1):
                 raise DamagedRunError(
                     f"{FRONT_FILE} has schema {data['schema']}; this version reads {SCHEMA} to "
-                    f"{CHECKPOINT_SCHEMA}"
+                    f"{BOTH_SCHEMA}"
                 )
             objectives = tuple(_objective(item) for item in data["objectives"])
             foreign = _foreign(data)
@@ -288,13 +291,16 @@ class Front:
 
 def schema_of(parts: Mapping[str, Any]) -> int:
     """The schema of a front as JSON, which follows from what is there beside the networks."""
+    has = {part for part, value in parts.items() if value not in (None, [], {})}
+    if has >= {"checkpoint", "baselines"}:
+        return BOTH_SCHEMA
     by_part = {
         "checkpoint": CHECKPOINT_SCHEMA,
         "baselines": BASELINES_SCHEMA,
         "origin": EXTERNAL_SCHEMA,
         "predicted_for": FOREIGN_SCHEMA,
     }
-    return next((s for part, s in by_part.items() if parts.get(part) not in (None, [], {})), SCHEMA)
+    return next((schema for part, schema in by_part.items() if part in has), SCHEMA)
 
 
 def _objective(item: Mapping[str, Any]) -> Objective:
@@ -313,19 +319,19 @@ def _objective(item: Mapping[str, Any]) -> Objective:
 
 def _foreign(data: Mapping[str, Any]) -> dict[str, str]:
     foreign = data.get("predicted_for", {})
-    may = data["schema"] in (BASELINES_SCHEMA, CHECKPOINT_SCHEMA)
+    may = data["schema"] in {*WITH_BASELINES, *WITH_CHECKPOINT}
     if not may and bool(foreign) != (data["schema"] == FOREIGN_SCHEMA):
         raise ValueError(
-            f"predicted_for is a part of schemas {FOREIGN_SCHEMA}, {BASELINES_SCHEMA} and "
-            f"{CHECKPOINT_SCHEMA} alone"
+            f"predicted_for is a part of schema {FOREIGN_SCHEMA} and of schemas "
+            f"{BASELINES_SCHEMA} to {BOTH_SCHEMA} alone"
         )
     return {str(name): str(device) for name, device in foreign.items()}
 
 
 def _baselines(data: Mapping[str, Any], read: ReadNetwork) -> Iterator[Baseline]:
     there = data.get("baselines", [])
-    if bool(there) != (data["schema"] == BASELINES_SCHEMA):
-        raise ValueError(f"baselines are a part of schema {BASELINES_SCHEMA}, and of no other")
+    if bool(there) != (data["schema"] in WITH_BASELINES):
+        raise ValueError("baselines are a part of schemas {} and {} alone".format(*WITH_BASELINES))
     for item in there:
         yield Baseline.from_json(item, read)
 
@@ -337,8 +343,8 @@ def _checkpoint(
     read: ReadNetwork,
 ) -> FrontEntry | None:
     there = data.get("checkpoint")
-    if (there is not None) != (data["schema"] == CHECKPOINT_SCHEMA):
-        raise ValueError(f"checkpoint is a part of schema {CHECKPOINT_SCHEMA}, and of no other")
+    if (there is not None) != (data["schema"] in WITH_CHECKPOINT):
+        raise ValueError("checkpoint is a part of schemas {} and {} alone".format(*WITH_CHECKPOINT))
     return None if there is None else _entry(there, objectives, foreign, read)
 
 

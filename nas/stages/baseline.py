@@ -1,7 +1,8 @@
 """The stage that chooses what the winner is held against: what one would train without a search.
 
 Its networks are trained like the winner after the search, and are no part of the front. They are
-the plain networks of the space (see `search_spaces.plain`), or the one that was given.
+the plain networks of the space (see `search_spaces.plain`), the checkpoint that the search began
+with, which then is trained on as long as the winner, or the one that was given.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from nas.objectives import OBJECTIVES, Objective
 from nas.objectives.latency_limits import keeps
 from nas.objectives.size import network_costs
+from nas.request.spec import CHECKPOINT, PLAIN
 from nas.run.duration import Asked, Part, Plan, counted
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import BASELINES_FILE
@@ -41,6 +43,10 @@ def work(run: Run) -> Iterator[Event]:
     if isinstance(given, dict):
         (own,) = yield from _with_costs(run, [Architecture.from_json(given)])
         found = [Baseline(own, ("own",))]
+    elif given == CHECKPOINT:
+        assert run.checkpoint is not None
+        (begun,) = yield from _with_costs(run, [run.checkpoint.architecture])
+        found = [Baseline(begun, ("checkpoint",))]
     else:
         rows = plain_rows(run.space)
         rows = rows[run.costs.score(rows).violations == 0]
@@ -183,4 +189,4 @@ def num_baselines(asked: Asked) -> int:
     given = asked.spec.baseline
     if given is None:
         return 0
-    return 1 if isinstance(given, dict) else min(2, len(plain_rows(asked.spec.space)))
+    return min(2, len(plain_rows(asked.spec.space))) if given == PLAIN else 1

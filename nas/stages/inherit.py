@@ -23,7 +23,7 @@ def work(run: Run) -> Iterator[Event]:
     assert checkpoint is not None and teacher is not None
     task, device = run.quick_task, run.computes_on
     yield Progress("inherit", 0, 2, f"{checkpoint.family}, {checkpoint.folder}")
-    weights = inherit(run.space, checkpoint, run.judged_inputs(), device)
+    weights = inherit(run.space, checkpoint, run.judged_inputs(), device, spec.seed)
     save(run.folder.path / INHERITED_FILE, {"weights": weights})
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture

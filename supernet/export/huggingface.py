@@ -42,10 +42,15 @@ from supernet.export.stock import (
 )
 from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
-from supernet.pretrained.writing import copy_pooling, shorten
+from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.folder_files import says_how_to_write
+from supernet.pretrained.json_files import read_object
+from supernet.pretrained.sentences import TOKENIZER_SETTINGS
+from supernet.pretrained.writing import copy_files, copy_pooling, shorten
 
 WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
+GENERATION_FILE = "generation_config.json"
 PREFIX = "network."
 MODEL_PARTS = {
     "AutoModelForImageClassification": "hf_image_classifier",
@@ -71,6 +76,15 @@ NEIGHBOURS = (
     ),
 )
 SYMBOLS_FILE = "symbols.json"
+# What a checkpoint's settings of writing say of its own positions, caches and writer.
+NOT_CARRIED = {
+    "max_length",
+    "max_new_tokens",
+    "cache_implementation",
+    "cache_config",
+    "transformers_version",
+    "_from_model_config",
+}
 
 
 class HuggingFaceExport(ExportFormat):
@@ -102,11 +116,11 @@ class HuggingFaceExport(ExportFormat):
         }
         objects = {"config.json": config(blueprint, preprocessing)}
         if not TASKS[blueprint.task].classifies:
-            objects["generation_config.json"] = generation_config(blueprint, preprocessing)
+            objects[GENERATION_FILE] = generation_config(blueprint, preprocessing, source.origin)
         if preprocessing.facts["kind"] not in ("images", "numbers"):
             known = preprocessing.facts["kind"] == CHECKPOINT
-            objects["tokenizer_config.json"] = (
-                checkpoint_config(blueprint, preprocessing)
+            objects[TOKENIZER_SETTINGS] = (
+                checkpoint_config(blueprint, preprocessing, source.origin)
                 if known
                 else tokenizer_config(blueprint, preprocessing)
             )
@@ -118,7 +132,8 @@ class HuggingFaceExport(ExportFormat):
             write_atomically(folder / name, text)
         for name, value in objects.items():
             write_json(folder / name, value)
-        return [WEIGHTS_FILE, *texts, *objects, *_pooling_files(source, folder)]
+        copied = (*_templates(source.origin, folder), *_pooling_files(source, folder))
+        return [WEIGHTS_FILE, *texts, *objects, *copied]
 
     def parity(self, folder: Path, blueprint: Blueprint, reference: ReferenceOutputs) -> float:
         """See `ExportFormat.parity`; `SafetensorsExport.parity` tells what is run."""
@@ -146,6 +161,22 @@ class HuggingFaceExport(ExportFormat):
             "import. From raw input to the answer, in this folder:\n\n"
             f"{answer_lines(source, 'transformers', auto)}"
         )
+
+
+def _templates(origin: Checkpoint | None, folder: Path) -> list[str]:
+    """Copy the chat templates of a checkpoint."""
+    if origin is None:
+        return []
+    names = [name for name in origin.tokenizer_files if says_how_to_write(name)]
+    templates = [name for name in names if name != GENERATION_FILE]
+    copy_files(origin, templates, folder)
+    return templates
+
+
+def _said(origin: Checkpoint | None, name: str) -> dict[str, Any]:
+    """What a file of a checkpoint's tokenizer says; nothing where there is none."""
+    known = origin is not None and name in origin.tokenizer_files
+    return read_object(origin.folder / name) if origin is not None and known else {}
 
 
 def _pooling_files(source: ExportSource, folder: Path) -> tuple[str, ...]:
@@ -254,19 +285,30 @@ def _classes(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, An
     return values
 
 
-def generation_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
-    """The content of ``generation_config.json``: it writes as `nas translate` does."""
+def generation_config(
+    blueprint: Blueprint, preprocessing: Preprocessing, origin: Checkpoint | None = None
+) -> dict[str, Any]:
+    """The content of ``generation_config.json``.
+
+    It writes as `nas translate` does, or as the checkpoint says that a search began with.
+
+    Raises:
+        DataError: when the checkpoint's own is damaged.
+    """
+    said = _said(origin, GENERATION_FILE)
     decoder = blueprint.architecture.decoder
     # A language model has as many positions for a text and what follows it, unless it remembers.
     counts_all = blueprint.task == "language_modelling" and not (decoder and decoder.memory_length)
     values: dict[str, Any] = {
         **_mark_numbers(preprocessing),
-        "suppress_tokens": [PAD],
         "do_sample": False,
+        **{key: value for key, value in said.items() if key not in NOT_CARRIED},
         "max_length" if counts_all else "max_new_tokens": blueprint.settings.max_length,
     }
-    if preprocessing.facts.get("padding", PAD) is None:
-        del values["suppress_tokens"]
+    ends = values.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    if preprocessing.facts.get("padding", PAD) is not None and PAD not in ends:
+        values["suppress_tokens"] = [PAD]
     if blueprint.task == "translation":
         usual = BeamSettings()
         values |= {
@@ -279,8 +321,15 @@ def generation_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
     return values
 
 
-def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]:
-    """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint."""
+def checkpoint_config(
+    blueprint: Blueprint, preprocessing: Preprocessing, origin: Checkpoint | None = None
+) -> dict[str, Any]:
+    """The content of ``tokenizer_config.json`` beside the ``tokenizer.json`` of a checkpoint.
+
+    Raises:
+        DataError: when the one of the checkpoint that a search began with is damaged.
+    """
+    said = _said(origin, TOKENIZER_SETTINGS)
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": preprocessing.most_tokens(blueprint),
@@ -288,6 +337,7 @@ def checkpoint_config(blueprint: Blueprint, preprocessing: Preprocessing) -> dic
         "padding_side": "right",
         "clean_up_tokenization_spaces": False,
         **preprocessing.facts["marks"],
+        **{key: said[key] for key in ("chat_template",) if key in said},
     }
 
 

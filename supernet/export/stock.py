@@ -6,6 +6,7 @@ smaller. Such a network is written as the checkpoint was, with its tokenizer and
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -89,6 +90,10 @@ def stock_usage(source: ExportSource, auto: str) -> str:
     assert source.origin is not None
     if source.origin.sentence is not None:
         lines = SENTENCES
+        sentence = source.origin.sentence
+        if sentence.by_role and sentence.prompt:  # others the library puts there by itself
+            prompt = json.dumps(sentence.prompt, ensure_ascii=False)
+            lines = lines.replace('["a text"]', f'["a text"], prompt={prompt}')
     elif source.blueprint.task == "embedding":
         lines = MEANS
     else:

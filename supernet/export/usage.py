@@ -212,7 +212,11 @@ def _written(source: ExportSource, runtime: Runtime, auto: str) -> str:
             inputs = torch.tensor([prompt])
             mask = torch.ones_like(inputs)
             tokens = model.generate(
-                inputs, attention_mask=mask, eos_token_id=None, max_new_tokens={count}
+                inputs,
+                attention_mask=mask,
+                do_sample=False,
+                eos_token_id=None,
+                max_new_tokens={count},
             )
             print(tokenizer.decode(tokens[0, len(prompt) :], skip_special_tokens=True))
             """

@@ -45,7 +45,11 @@ PROJECTIONS = re.compile(r"(blocks\.(\d+)\.(?:self_)?attention\.)projections\.[^
 
 
 def inherit(
-    space: SearchSpace, checkpoint: Checkpoint, batches: Sequence[Tensor], device: str = "cpu"
+    space: SearchSpace,
+    checkpoint: Checkpoint,
+    batches: Sequence[Tensor],
+    device: str = "cpu",
+    seed: int = 0,
 ) -> Weights:
     """The state of a supernet of the space whose largest network is the checkpoint.
 
@@ -54,6 +58,7 @@ def inherit(
         checkpoint: whose weights are taken over, up to the order of heads and neurons.
         batches: inputs of the model by which importance is judged: tokens ``(B, N)`` or images.
         device: where that is computed.
+        seed: of parameters that the checkpoint has none of.
 
     Returns:
         Parameters by name, and the order of layers, on the CPU.
@@ -65,7 +70,7 @@ def inherit(
     order = layer_order(teacher, batches[:ORDERING_BATCHES], space)
     fitted = fitted_outputs(teacher, batches, space)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # of parameters that the checkpoint has none of
+        torch.manual_seed(seed)
         state: Weights = build_supernet(space).state_dict()
     known = {**teacher.network.state_dict(), **fitted}
     kinds = layer_kinds(checkpoint.architecture)

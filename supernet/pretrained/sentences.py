@@ -1,4 +1,4 @@
-"""What sentence-transformers adds to an encoder: pooling, length of embeddings, a prompt."""
+"""What sentence-transformers adds to an encoder: pooling, length of embeddings, prompts."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ LENGTH_FILE = "sentence_bert_config.json"
 TOKENIZER_SETTINGS = "tokenizer_config.json"
 UNBOUNDED = 10**9  # transformers writes a larger number where a tokenizer cuts nothing
 POOLINGS: Mapping[str, Literal["mean", "first"]] = {"mean": "mean", "cls": "first"}
+# What a vector of length 1 has the same neighbours by.
+SIMILARITIES = ("cosine", "dot", "euclidean")
+# Names of prompts that go by a text's role; of those of passages the first one counts.
+QUERY, PASSAGES = "query", ("document", "passage", "corpus")
 OLD_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
@@ -29,7 +33,9 @@ class SentenceModules:
         unit_length: whether embeddings are scaled to length 1.
         max_tokens: where texts are cut; None where only the positions say it.
         lower_case: whether texts are written in lower case before they are split.
-        prompt: what stands before each text.
+        prompt: what stands before each text, but for queries where they have their own.
+        query_prompt: what stands before the queries of pairs.
+        by_role: whether the two go by a text's role, in place of one for all texts.
         files: all that belongs to it, relative to the folder.
     """
 
@@ -38,6 +44,8 @@ class SentenceModules:
     max_tokens: int | None
     lower_case: bool
     prompt: str
+    query_prompt: str
+    by_role: bool
     files: tuple[str, ...]
 
 
@@ -45,7 +53,7 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     """What a folder of sentence-transformers says; None for one of transformers alone.
 
     Raises:
-        DataError: for a module or a way of pooling that is not known, by name.
+        DataError: for a module, a way of pooling or of comparing that is not known, by name.
     """
     file = folder / MODULES_FILE
     if not file.is_file():
@@ -68,14 +76,18 @@ def read_sentence_modules(folder: Path) -> SentenceModules | None:
     optional = {name: _optional(folder / name) for name in (PROMPTS_FILE, LENGTH_FILE)}
     prompts, lengths = optional[PROMPTS_FILE], optional[LENGTH_FILE]
     present = [name for name in optional if (folder / name).is_file()]
-    prompt = _prompt(folder / PROMPTS_FILE, prompts)
+    unit_length = len(kinds) == 3
+    _check_similarity(folder / PROMPTS_FILE, prompts.get("similarity_fn_name"), unit_length)
+    prompt, query_prompt, by_role = _prompts(folder / PROMPTS_FILE, prompts)
     return SentenceModules(
-        pooling=_pooling(pooling_file, bool(prompt)),
-        unit_length=len(kinds) == 3,
+        pooling=_pooling(pooling_file, bool(prompt or query_prompt)),
+        unit_length=unit_length,
         max_tokens=_length(folder / LENGTH_FILE, lengths.get("max_seq_length"))
         or _tokenizers_length(folder / TOKENIZER_SETTINGS),
         lower_case=bool(lengths.get("do_lower_case", False)),
         prompt=prompt,
+        query_prompt=query_prompt,
+        by_role=by_role,
         files=(MODULES_FILE, *present, str(pooling_file.relative_to(folder))),
     )
 
@@ -124,11 +136,33 @@ def _length(file: Path, value: object) -> int | None:
     return value
 
 
-def _prompt(file: Path, values: Mapping[str, Any]) -> str:
+def _check_similarity(file: Path, name: object, unit_length: bool) -> None:
+    if name in (None, "cosine") or (unit_length and name in SIMILARITIES):
+        return
+    raise DataError(
+        f"{file} compares embeddings by {shown(name)} (similarity_fn_name), and here only their "
+        "cosines count: give a checkpoint for cosine, or for dot or euclidean with Normalize as "
+        f"the last of its {MODULES_FILE}"
+    )
+
+
+def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[str, str, bool]:
+    """What stands before passages and before queries, and whether that goes by role.
+
+    Without a default they are those of ``encode_document`` and ``encode_query``; prompts of other
+    names stand before a text only where somebody asks for them by name.
+    """
     name, prompts = values.get("default_prompt_name"), values.get("prompts")
-    if name is None:
-        return ""
     known = prompts if isinstance(prompts, Mapping) else {}
-    if not isinstance(name, str) or not isinstance(known.get(name), str):
-        raise DataError(f"{file}: default_prompt_name is {shown(name)}, which is none of prompts")
-    return str(known[name])
+    if name is not None:
+        if not isinstance(name, str) or not isinstance(known.get(name), str):
+            raise DataError(
+                f"{file}: default_prompt_name is {shown(name)}, which is none of prompts"
+            )
+        return str(known[name]), str(known[name]), False
+    passage = next((one for one in PASSAGES if one in known), PASSAGES[0])
+    found = {role: known.get(role, "") for role in (passage, QUERY)}
+    for role, prompt in found.items():
+        if not isinstance(prompt, str):
+            raise DataError(f"{file}: the prompt {role} is {shown(prompt)}; right is a text")
+    return found[passage], found[QUERY], any(found.values())

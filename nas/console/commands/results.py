@@ -15,7 +15,7 @@ from nas.console.listeners.targets import Target
 from nas.console.output import out, say
 from nas.console.progress import ProgressReporter
 from nas.console.tables import retrained_table, show_front
-from nas.results.baselines import why_none
+from nas.results.baselines import sentences
 from nas.results.state import RunState, read_state
 from nas.run.events import Event
 from nas.run.folder import RunFolder
@@ -75,13 +75,13 @@ def _roles(state: RunState, folder: RunFolder) -> dict[str, str]:
 
 
 def compared_lines(state: RunState, folder: RunFolder) -> list[str]:
-    """The winner beside the baselines in a sentence each, or why there are none."""
+    """See `nas.results.baselines.sentences`, and how well the search ordered what was trained."""
     if state.front is None:
         return []
-    none = why_none(folder.spec, state.front, state.trained_winner(folder.spec))
-    found = [one.sentence for one in state.comparisons(folder.spec)]
-    order = state.order_sentence(folder.spec)
-    lines = ([none] if none is not None else found) + ([] if order is None else [order])
+    spec = folder.spec
+    lines = sentences(spec, state.front, state.comparisons(spec), state.trained_winner(spec))
+    order = state.order_sentence(spec)
+    lines += [] if order is None else [order]
     return [f"{'':<7} {line}" for line in lines]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nas.run.evaluator import trained_supernet
 from nas.run.network_training import new_network, trainer_of
-from nas.run.opened import OpenedRun
+from nas.run.opened import FINE_TUNE, OpenedRun
 from nas.search.front import FrontEntry
 from search_spaces.architecture import base_kind
 from supernet.building import build_network
@@ -38,8 +38,15 @@ def network_trainer(
     network = new_network(run.spec, entry.architecture, settings)
     if run.spec.start is not None:
         network.network.load_state_dict(_inherited(run, entry).network.state_dict())
-    trainer = trainer_of(network, run.spec, run.quick_task, settings, checkpoints, run.teacher)
+    seed = run.training_seed(FINE_TUNE)
+    task = run.quick_task
+    trainer = trainer_of(network, run.spec, task, settings, checkpoints, run.teacher, seed)
     return network, trainer
+
+
+def training_digest(run: OpenedRun, entry: FrontEntry) -> str:
+    """What the checkpoints of a network's training are of."""
+    return f"{run.training_digest(FINE_TUNE)}:{entry.id}"
 
 
 def _inherited(run: OpenedRun, entry: FrontEntry) -> StandAlone:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from nas.executors.retraining.asked import AskedTraining, note_asked, read_asked
-from nas.executors.retraining.network import load_weights, network_trainer
+from nas.executors.retraining.network import load_weights, network_trainer, training_digest
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import (
@@ -196,7 +196,7 @@ def epochs_of(run: OpenedRun, network_id: str) -> dict[str, int]:
 
 def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
     path = run.folder.path / checkpoints_folder(entry.id)
-    return CheckpointFolder(path, f"{run.spec.digest}:{entry.id}", run.folder.check)
+    return CheckpointFolder(path, training_digest(run, entry), run.folder.check)
 
 
 def _told(stage: str, report: EpochReport) -> Iterator[Event]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from nas.executors.retraining.network import network_trainer
+from nas.executors.retraining.network import network_trainer, training_digest
 from nas.executors.retraining.stage import epochs_of, finish_tuned, settings_of
 from nas.executors.retraining.tuning_record import Settings, TrialFolders, TrialRecord
 from nas.run.layout import TRIAL_WEIGHTS
@@ -41,7 +41,7 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
         yield 100, known.loss
         return
     where = folders.path_of(key)
-    digest = f"{run.spec.digest}:{entry.id}:{key}"
+    digest = f"{training_digest(run, entry)}:{key}"
     checkpoints = CheckpointFolder(where / "checkpoints", digest, run.folder.check)
     numbers: dict[str, Any] = dict(settings)
     asked = replace(settings_of(run, entry.id), **numbers)

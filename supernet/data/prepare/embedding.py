@@ -1,9 +1,10 @@
 """Preparing texts for encoders: a checkpoint's tokens, and the embeddings that it gives them.
 
 A text is tokenised as the checkpoint's folder says: behind its prompt, in lower case where it wants
-that, with the marks around it, and cut at its length. Equal texts are taken once. Which texts are
-held out their content decides, so that a text stays in its split when others come or go; of a pair
-the passage decides, so that all queries for it stay with it.
+that, with the marks around it, and cut at its length. Where queries have a prompt of their own, a
+text that is no query of a pair is a passage. Equal texts are taken once. Which texts are held out
+their content decides, so that a text stays in its split when others come or go; of a pair the
+passage decides, so that all queries for it stay with it.
 
 Shapes: N texts of a split, B texts of a batch, D width of the embeddings, Q pairs.
 """
@@ -129,10 +130,12 @@ class EmbeddingPlan(SourcesPlan):
     def settings(self) -> Settings:
         """The options that decide the content."""
         sentence = self.checkpoint.sentence
+        own = sentence is not None and sentence.query_prompt != sentence.prompt
         return {
             "tokenizer": KIND,
             "max_length": self.max_length,
             "prompt": sentence.prompt if sentence is not None else "",
+            **({"query_prompt": sentence.query_prompt} if sentence is not None and own else {}),
             "lower_case": sentence is not None and sentence.lower_case,
             "checkpoint": self.digest,
             **self.request.column_settings,
@@ -168,10 +171,10 @@ class EmbeddingPlan(SourcesPlan):
                     if not all(texts):
                         counted[given]["blank"] += 1
                         continue
-                    digests = [_digest(text) for text in texts]
-                    group = _digest(record.group) if self.request.group_by else digests[-1]
-                    split = self._split_of(given, group)
-                    kept[split] += found[split].add(texts, digests)
+                    group = record.group if self.request.group_by else texts[-1]
+                    split = self._split_of(given, _digest(group))
+                    read = self._prompted(texts)
+                    kept[split] += found[split].add(read, list(map(_digest, read)))
                 for split, new in kept.items():
                     overlaps.add(split, (text.encode() for text in new))
                     counted[split]["cut"] += self._append(writers[split], new)
@@ -204,12 +207,19 @@ class EmbeddingPlan(SourcesPlan):
         held = {0: "test", 1: "valid"}.get(place, "train")
         return "train" if held in self.sources.files else held
 
+    def _prompted(self, texts: tuple[str, ...]) -> tuple[str, ...]:
+        """A text, or a query and another text as its passage, each behind its prompt."""
+        sentence = self.checkpoint.sentence
+        if sentence is None:
+            return texts
+        *queries, passage = dict.fromkeys(texts)
+        return (*(sentence.query_prompt + text for text in queries), sentence.prompt + passage)
+
     def _append(self, writer: RowWriter, texts: list[str]) -> int:
         """Write texts as rows; how many were cut."""
         sentence = self.checkpoint.sentence
-        if sentence is not None:
-            texts = [f"{sentence.prompt}{text}" for text in texts]
-            texts = [text.lower() for text in texts] if sentence.lower_case else texts
+        if sentence is not None and sentence.lower_case:
+            texts = [text.lower() for text in texts]
         found = self.tokenizer.encode_all_cut(texts, self.max_length)
         writer.append([row for row, _ in found])
         return sum(cut for _, cut in found)

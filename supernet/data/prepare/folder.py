@@ -59,6 +59,8 @@ class TextFolder:
             for path in paths
         ]
         about = [RECIPE, checkpoint.task, checkpoint_digest(checkpoint), read]
+        if checkpoint.sentence is not None and checkpoint.sentence.by_role:
+            about.append("prompts by role")  # which the recipe did without once
         digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
         plain = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.") or "texts"
         return cls(folder, checkpoint, files, f"{plain[:64]}-{digest[:NAME_DIGITS]}")

@@ -32,13 +32,13 @@ from nas.run.duration import DISTIL_UPDATE, read_duration
 from nas.run.evaluator import open_evaluator
 from nas.run.events import Progress
 from nas.run.folder import RunFolder
-from nas.run.layer_distillation import layers_left, taught, teach
+from nas.run.layer_distillation import inputs_of, layers_left, taught, teach
 from nas.run.network_training import new_network, trainer_of
 from nas.run.opened import OpenedRun
 from nas.run.supernet_training import supernet_trainer
 from nas.run.training_memory import network_need, supernet_need
 from nas.search.front import pick, read_front
-from nas.stages import declare, distil, telling
+from nas.stages import declare, distil, inherit, telling
 from nas.stages.base import Run
 from nas.stages.calibration import calibrate
 from nas.stages.feasibility import check_quality
@@ -203,7 +203,7 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     known = contents.origin.entry.measured["kv_cache_mb"]
     assert states[lengths.index(context)] == known
     assert f"after {context} positions, MB" in page and "live allocation" in page
-    (tuned,) = contents.retrained
+    (tuned,) = (one for one in contents.retrained if one.id == contents.picked.id)
     assert tuned.by_distance.keys() == contents.origin.by_distance.keys() == {*DISTANCES}
     stretches = contents.origin.by_distance["positions"]
     tokens = sum(one.tokens for one in stretches)
@@ -211,8 +211,8 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     loss = contents.origin.entry.measured["quality"]
     assert mean == pytest.approx(loss, rel=1e-5)
     assert "how many tokens ago the pair" in page and "over 0" not in page
-    (file,) = run.path.glob("retrained/*/result.json")
-    check("retrained", json.loads(file.read_text()))
+    for file in run.path.glob("retrained/*/result.json"):
+        check("retrained", json.loads(file.read_text()))
     # The job's page of a service shows the same sections.
     shown = evidence(read_run(run))
     for part in (checkpoint_section(contents), exchange_section(contents)):
@@ -236,10 +236,18 @@ def test_the_result_tells_of_the_checkpoint_from_which_a_saving_counts(run: RunF
     # The command and the page say what became of it.
     told = next(line for line in final_lines(run) if "search began with" in line).strip()
     result = run.read_json(f"retrained/{picked.id}/result.json")
-    begun = f"The baseline is the checkpoint that the search began with ({own.id}): the winner's "
+    begun = f"The search began with a checkpoint ({own.id}): the winner's "
     assert told.startswith(begun) and told.endswith(" of it.")
     assert f"loss is {result['valid_loss']:.4g} where its own is" in told
     assert told.removeprefix(begun) in page
+    # It was trained on as long, so that what the texts teach is not taken for the search's.
+    (beside,) = front.baselines
+    assert (beside.entry.id, beside.roles, beside.plain) == (own.id, ("checkpoint",), False)
+    assert beside.entry.measured["kv_cache_mb"] == own.measured["kv_cache_mb"]
+    its = run.read_json(f"retrained/{own.id}/result.json")
+    assert its["epochs"] == result["epochs"]
+    told = next(line for line in final_lines(run) if "trained on as long" in line)
+    assert "Against the checkpoint" in told and told.endswith(" of the cache.")
 
 
 def test_its_distillation_is_told_before_and_what_comes_before_it_named(run: RunFolder) -> None:
@@ -271,12 +279,12 @@ def test_the_first_weights_are_the_checkpoint(run: RunFolder) -> None:
 
 def test_a_network_is_trained_from_its_share_of_the_supernet(run: RunFolder) -> None:
     """After 6 updates at a small rate the winner is still near what it inherited."""
-    (result,) = run.path.glob("retrained/*/result.json")
-    trained = load(result.parent / "weights.pt")["model"]
+    picked = pick(read_front(run), run.spec.pick).id
+    trained = load(run.path / f"retrained/{picked}/weights.pt")["model"]
     inherited = OpenedRun(run).supernet.state_dict()
     name = "decoder.blocks.0.ffn_norm.weight"
     assert (trained[name] - inherited[name]).abs().max() < 0.05
-    assert json.loads(result.read_text())["task"] == "language_modelling"
+    assert run.read_json(f"retrained/{picked}/result.json")["task"] == "language_modelling"
 
 
 @pytest.mark.parametrize("spoilt", ["supernet/last.pt", "distilled/weights.pt"])
@@ -304,6 +312,34 @@ def test_a_network_begins_with_the_better_of_two(
     name = "decoder.blocks.0.ffn_norm.weight"
     mine = network.network.state_dict()[name]
     assert torch.equal(mine, kept[name][: len(mine)])
+
+
+def test_no_training_begins_with_the_batches_of_another(run: RunFolder, tmp_path: Path) -> None:
+    """Its weights come from there, so that it would learn the same texts again."""
+    opened = OpenedRun(run)
+    spec, task, entry = opened.spec, opened.quick_task, pick(read_front(run), "best")
+    checkpoints = CheckpointFolder(tmp_path / "none", "digest")
+    _, tuning = network_trainer(opened, entry, spec.budget.retrain, checkpoints)
+    firsts = [inputs_of(opened, "cpu")(0)]
+    for trainer in (supernet_trainer(opened), tuning):
+        stream = task.batches(spec.budget.supernet, seed=trainer._seed, epoch=0, device="cpu")
+        firsts.append(task.inputs(next(iter(stream))))
+    assert not any(torch.equal(one, two) for one, two in itertools.combinations(firsts, 2))
+
+
+def test_a_checkpoints_first_weights_are_drawn_by_the_seed_of_the_run(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SeenError(Exception):
+        """What the weights were to be drawn by."""
+
+    def seen(*given: Any) -> None:
+        raise SeenError(given[-1])
+
+    monkeypatch.setattr(inherit, "inherit", seen)
+    other = RunFolder(run.path, run.spec.model_copy(update={"seed": 7}))
+    with pytest.raises(SeenError, match="^7$"):
+        list(inherit.work(Run(other)))
 
 
 def test_a_checkpoint_that_changed_is_refused(run: RunFolder, llama: Path, tmp_path: Path) -> None:
@@ -348,9 +384,9 @@ def begun(path: Path, llama: Path, data: Path) -> RunFolder:
 def results(folder: RunFolder) -> dict[str, bytes]:
     """What a search ends with."""
     names = ("pareto.json", "observations.jsonl", "exchanges.jsonl", "distilled/errors.json")
-    (trained,) = folder.path.glob("retrained/*/result.json")
-    files = [*(folder.path / name for name in names), trained]
-    return {file.name: file.read_bytes() for file in files}
+    trained = sorted(folder.path.glob("retrained/*/result.json"))
+    files = [*(folder.path / name for name in names), *trained]
+    return {str(file.relative_to(folder.path)): file.read_bytes() for file in files}
 
 
 @pytest.fixture(scope="module")

@@ -248,6 +248,48 @@ def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) 
         verify_export(found.path)
 
 
+@torch.inference_mode()
+def test_another_network_writes_as_its_checkpoint_does(
+    hub: Any, llama: Path, tmp_path: Path
+) -> None:
+    """With its templates, its way of sampling, and an end at each of its end marks."""
+    chatty = shutil.copytree(llama, tmp_path / "llama")
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+    (chatty / "chat_template.jinja").write_text(template)
+    (chatty / "additional_chat_templates").mkdir()
+    (chatty / "additional_chat_templates/short.jinja").write_text("short")
+    said = {"eos_token_id": [0, 5], "do_sample": True, "temperature": 0.7, "max_length": 9999}
+    (chatty / "generation_config.json").write_text(json.dumps(said))
+    run = run_from(chatty, network_of(chatty, (20, 20), "linear"), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    verify_export(made)
+    tokenizer = hub.AutoTokenizer.from_pretrained(made)
+    talk = [{"role": "user", "content": "hi"}]
+    assert tokenizer.apply_chat_template(talk, tokenize=False) == "user: hi"
+    assert tokenizer.apply_chat_template(talk, chat_template="short", tokenize=False) == "short"
+    model = hub.AutoModelForCausalLM.from_pretrained(made, trust_remote_code=True).eval()
+    assert (model.generation_config.do_sample, model.generation_config.temperature) == (True, 0.7)
+    assert model.generation_config.max_length == POSITIONS
+    inputs = torch.arange(10, 18)[None]
+    for mark, new in ((0, 1), (5, 1), (6, 4)):
+        bias = [[[mark], 1e4]]
+        written = model.generate(inputs, sequence_bias=bias, max_new_tokens=4)
+        assert written[0, 8:].tolist() == [mark] * new
+
+
+def test_a_template_may_stand_in_the_tokenizers_settings(
+    hub: Any, llama: Path, tmp_path: Path
+) -> None:
+    chatty = shutil.copytree(llama, tmp_path / "llama")
+    file = chatty / "tokenizer_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "chat_template": "older"}))
+    run = run_from(chatty, network_of(chatty, (20, 20), "linear"), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    talk = [{"role": "user", "content": "hi"}]
+    tokenizer = hub.AutoTokenizer.from_pretrained(made)
+    assert tokenizer.apply_chat_template(talk, tokenize=False) == "older"
+
+
 def test_the_command_tells_it(run: RunFolder, tmp_path: Path) -> None:
     given = ["export", str(run.path), "--format", "huggingface", "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, given)
@@ -394,6 +436,28 @@ def test_cards_write_texts_as_the_checkpoint_reads_them(bert: Path, tmp_path: Pa
         if form == "torch":
             assert '.encode("Find \\"{it}\\": a text".lower())' in card
     assert json.loads((made / "tokenizer_config.json").read_text())["model_max_length"] == 9
+
+
+def test_how_embeddings_are_compared_and_prompts_by_role_go_along(
+    bert: Path, tmp_path: Path
+) -> None:
+    prompted = shutil.copytree(bert, tmp_path / "bert")
+    prompts = {"query": "Find ", "document": 'Of "it": '}
+    said = {"prompts": prompts, "default_prompt_name": None, "similarity_fn_name": "dot"}
+    (prompted / "config_sentence_transformers.json").write_text(json.dumps(said, indent=3))
+    for number, (widths, kind, line) in enumerate(
+        (
+            ((20, 20), "softmax", 'model.encode(["a text"], prompt="Of \\"it\\": ")'),
+            ((20, 30), "linear", 'texts = ["Of \\"it\\": a text"]'),
+        )
+    ):
+        path = tmp_path / str(number)
+        path.mkdir()
+        run = run_from(prompted, network_of(prompted, widths, kind), path)
+        made = export_to(run, "huggingface", path / "out").path
+        name = "config_sentence_transformers.json"
+        assert (made / name).read_bytes() == (prompted / name).read_bytes()
+        assert line in (made / "README.md").read_text()
 
 
 def test_other_formats_do_without_the_checkpoint(llama: Path, tmp_path: Path) -> None:

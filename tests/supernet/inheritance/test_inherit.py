@@ -312,6 +312,17 @@ def test_shared_projections_are_the_checkpoints(checkpoints: dict[str, Checkpoin
     assert near(found, said(checkpoint.network(), inputs))
 
 
+def test_what_a_checkpoint_has_none_of_is_drawn_by_the_seed(
+    checkpoints: dict[str, Checkpoint],
+) -> None:
+    checkpoint = checkpoints["gpt2"]
+    kinds = ("softmax", "linear:gated_delta")
+    space = offering(space_around(checkpoint), kinds_gene(checkpoint), *kinds)
+    one, other = (inherit(space, checkpoint, [inputs_of(checkpoint, 1)], seed=n) for n in (0, 1))
+    differ = [name for name, tensor in one.items() if not torch.equal(tensor, other[name])]
+    assert differ and all("gated_delta" in name for name in differ)
+
+
 def test_weights_are_the_same_each_time(inherited: dict[str, Inherited]) -> None:
     one = inherited["gpt2"]
     again = inherit(one.space, one.checkpoint, one.batches)

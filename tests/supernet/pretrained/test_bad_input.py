@@ -566,3 +566,34 @@ def test_prompts(folder: Any) -> None:
     for prompts, name in (({}, "query"), ({}, []), ({"query": 3}, "query"), ("query", "query")):
         file.write_text(json.dumps({"prompts": prompts, "default_prompt_name": name}))
         assert "which is none of prompts" in refused(place)
+
+
+def test_prompts_without_a_default_go_by_role(folder: Any) -> None:
+    place = st_folder(folder("bert"))
+    file = place / "config_sentence_transformers.json"
+    for prompts, passage, query in (
+        ({"query": "", "document": ""}, "", ""),
+        ({"query": "ask: ", "passage": ""}, "", "ask: "),
+        ({"query": "ask: ", "passage": "b: ", "document": "a: ", "sort": "c: "}, "a: ", "ask: "),
+        ({"sort": "c: "}, "", ""),  # which is asked for by name only
+    ):
+        file.write_text(json.dumps({"prompts": prompts, "default_prompt_name": None}))
+        sentence = read_checkpoint(place).sentence
+        assert sentence is not None and (sentence.prompt, sentence.query_prompt) == (passage, query)
+        assert sentence.by_role == any((passage, query))
+    file.write_text(json.dumps({"prompts": {"query": 3}}))
+    assert "the prompt query is 3; right is a text" in refused(place)
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan", "cosine", None])
+@pytest.mark.parametrize("unit_length", [True, False])
+def test_embeddings_are_compared_by_cosines(folder: Any, name: Any, unit_length: bool) -> None:
+    place = st_folder(folder("bert"), unit_length=unit_length)
+    file = place / "config_sentence_transformers.json"
+    file.write_text(json.dumps({"similarity_fn_name": name}))
+    if name in (None, "cosine") or (unit_length and name != "manhattan"):
+        assert read_checkpoint(place).sentence is not None
+    else:
+        told = refused(place)
+        assert f"compares embeddings by {name!r} (similarity_fn_name)" in told
+        assert "give a checkpoint for cosine, or for dot or euclidean with Normalize" in told

@@ -255,6 +255,43 @@ def test_pairs_are_held_out_by_their_passages(model: Path, tmp_path: Path) -> No
     assert sum(one.dropped.get("equal", 0) for one in manifest.splits.values()) >= 1
 
 
+@pytest.mark.parametrize("passage", ["cat ", ""])
+def test_queries_and_passages_stand_behind_their_prompts(
+    model: Path, tmp_path: Path, passage: str
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(model, other)
+    prompts = {"prompts": {"query": "Dogs ", "document": passage}}
+    (other / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    more = [*PAIRS, (TEXTS[5], TEXTS[5]), (PAIRS[0][1], PAIRS[1][1])]  # the passage asks, too
+    file = write_pairs(tmp_path / "pairs.jsonl", more)
+    alone = write(tmp_path / "plain.txt", ["mat mat mat"])
+    found = prepared(tmp_path, other, file, alone).manifest
+    assert (found.settings["prompt"], found.settings["query_prompt"]) == (passage, "Dogs ")
+    data, test = EMBEDDINGS.open(tmp_path / "out"), EMBEDDINGS.open_test(tmp_path / "out")
+    rows = [
+        split.texts[n].tolist()
+        for split in (data.train, data.valid, test)
+        for n in range(len(split))
+    ]
+    pieces = pieces_of(other)
+
+    def read(text: str) -> list[int]:
+        return [*cut_to(32, pieces.encode(text).ids)]
+
+    asked = {f"Dogs {query}" for query, text in more if query != text}
+    told = {f"{passage}{text}" for text in [*(text for _, text in more), "mat mat mat"]}
+    assert sorted(rows) == sorted(map(read, asked | told))
+    pairs = [
+        (split.texts[one].tolist(), split.texts[two].tolist())
+        for split in (data.train, data.valid, test)
+        if split.pairs is not None
+        for one, two in split.pairs.tolist()
+    ]
+    wanted = [(f"Dogs {one}", f"{passage}{two}") for one, two in more if one != two]
+    assert sorted(pairs) == sorted((read(one), read(two)) for one, two in wanted)
+
+
 def test_pairs_need_pairs_held_out(model: Path, tmp_path: Path) -> None:
     pairs = write_pairs(tmp_path / "pairs.jsonl", PAIRS)
     texts = write(tmp_path / "valid.txt", TEXTS[:9])
