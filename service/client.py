@@ -37,6 +37,7 @@ from nas.request.fields import first_problem
 from nas.request.protected_choices import NONE
 from nas.request.spec import PLAIN
 from search_spaces.errors import NasError, UsageError
+from search_spaces.files import building_folder
 from search_spaces.toml.source import read_text
 from service.api.schemas import (
     ArtifactOut,
@@ -256,28 +257,34 @@ class Client:
             to: a file, or a folder that is there.
 
         Raises:
+            UsageError: when it is no file of a run.
             NasError: when it arrives as something else, or as a part.
         """
+        if {"", ".", ".."} & set(name.split("/")):  # which an address leaves out
+            raise UsageError(f"{name!r} is no file of a run; artifacts tells their names")
         target = Path(to)
         if target.is_dir():
             target /= Path(name).name
         part = target.with_name(f"{target.name}.part")
         try:
-            with part.open("wb") as stream:
-                self._receive(f"{self.path(job)}/artifacts/{quote(name)}", stream)
+            _persistently(partial(self._receive, f"{self.path(job)}/artifacts/{quote(name)}", part))
             return part.replace(target)
-        except httpx.TransportError as error:
-            raise self._silent(error) from None
         finally:
             part.unlink(missing_ok=True)
 
-    def _receive(self, path: str, stream: BinaryIO) -> None:
+    def _receive(self, path: str, part: Path) -> None:
         digest = hashlib.sha256()
-        with self._http.stream("GET", path, timeout=FILE_TIMEOUT) as answer:
-            _check(answer)
-            for chunk in answer.iter_bytes():
-                digest.update(chunk)
-                stream.write(chunk)
+        try:
+            with (
+                part.open("wb") as stream,
+                self._http.stream("GET", path, timeout=FILE_TIMEOUT) as answer,
+            ):
+                _check(answer)
+                for chunk in answer.iter_bytes():
+                    digest.update(chunk)
+                    stream.write(chunk)
+        except httpx.TransportError as error:
+            raise self._silent(error) from None
         sum_of = base64.b64encode(digest.digest()).decode()
         if "repr-digest" not in answer.headers:
             raise self._other()
@@ -302,7 +309,7 @@ class Client:
 
         Args:
             job: the search.
-            to: the folder, which is made.
+            to: the folder, which is there as a whole or not at all.
             pick: which network.
             **fields: ``format`` and ``weights``, see `ExportRequest`.
 
@@ -324,11 +331,12 @@ class Client:
                 f"the export {ended.id} has {ended.state}: {ended.error or 'by request'}"
             )
         inside = f"export/{ended.pick}/{asked.format}/"
-        for one in self.artifacts(job):
-            if one.path.startswith(inside):
-                file = folder / one.path.removeprefix(inside)
-                file.parent.mkdir(parents=True, exist_ok=True)
-                self.download(job, one.path, file)
+        with building_folder(folder, replace=False) as building:
+            for one in self.artifacts(job):
+                if one.path.startswith(inside):
+                    file = building / one.path.removeprefix(inside)
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    self.download(job, one.path, file)
         return folder
 
     def webhook(self) -> WebhookOut:

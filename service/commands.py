@@ -36,6 +36,8 @@ HOME: Any = typer.Option(
     show_default=str(default_home()),
 )
 
+DAY, MINUTE = "%Y-%m-%d", "%Y-%m-%d %H:%M UTC"  # of a token's times
+
 token_app = typer.Typer(
     no_args_is_help=True,
     help="Make, list and revoke the tokens that the service lets in.",
@@ -168,8 +170,8 @@ def create_token(
     token, secret = new_token(name, role, read_expiry(expires, time.time()))
     with _store(home) as store:
         store.tokens.add(token, digest_of(secret))
-    until = "for ever" if token.expires_at is None else f"until {_day(token.expires_at)}"
-    tell(f"Token {token.id} for {name}, {role}, good {until}; it is shown once:")
+    until = "" if token.expires_at is None else "until "
+    tell(f"Token {token.id} for {name}, {role}, good {until}{_end(token)}; it is shown once:")
     say(secret)
 
 
@@ -186,7 +188,7 @@ def list_tokens(
         return
     made = table("", ["id", "name", "role", "made", "good until"])
     for token in tokens:
-        made.add_row(token.id, token.name, token.role, _day(token.created_at), _until(token))
+        made.add_row(token.id, token.name, token.role, _shown(token.created_at), _until(token))
     out().print(made)
 
 
@@ -204,14 +206,9 @@ def revoke_token(
 
 @contextmanager
 def _store(home: Path | None) -> Iterator[Store]:
-    settings: Settings = read_settings(home=home)
     with installed():
-        from service.jobs.migrate import upgrade
-        from service.jobs.store import open_store
-        from service.settings import make_home
-    make_home(settings)
-    store = open_store(settings.url, settings.database_timeout_s)
-    upgrade(store.database)
+        from service.home import open_home
+    _, store = open_home(read_settings(home=home))
     try:
         yield store
     finally:
@@ -220,9 +217,14 @@ def _store(home: Path | None) -> Iterator[Store]:
 
 def _until(token: Token) -> str:
     if token.revoked_at is not None:
-        return f"revoked {_day(token.revoked_at)}"
-    return "for ever" if token.expires_at is None else _day(token.expires_at)
+        return f"revoked {_shown(token.revoked_at)}"
+    return _end(token)
 
 
-def _day(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d")
+def _end(token: Token) -> str:
+    """Until when a token is good, to the minute: some are good for hours."""
+    return "for ever" if token.expires_at is None else _shown(token.expires_at, MINUTE)
+
+
+def _shown(seconds: float, form: str = DAY) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(form)

@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 from filelock import FileLock, Timeout
 
 from nas.run.folder import LOOKING_S
+from search_spaces.errors import DataError
 from search_spaces.files import write_json
 from service.auth import Token
 from service.children import Child, LostError, NoHelperError
@@ -53,6 +54,7 @@ MOST_FAILED = 4  # of one owner, of which is told what is wrong with them
 AT_ONCE = 2  # that are prepared; others wait
 CHECKING = "data check"  # how the names of threads begin that prepare one
 WALL_S = 2 * 3600.0
+AGAIN = "upload the same file under that name again, with the options that it had"
 TOO_MUCH = "preparing these data took more than the service gives it: use nas data prepare"
 
 
@@ -193,20 +195,23 @@ class DataUploads(Uploads):
 
     # -- bytes ------------------------------------------------------------------------------------
 
-    def part(self, owner: str, identity: str, offset: int) -> Writing:
+    def part(self, owner: str, identity: str, offset: int, length: int = 0) -> Writing:
         """Go on with a file.
 
         Args:
             owner: who uploads.
             identity: of the upload.
             offset: of the first byte that comes: at most as many as have come.
+            length: bytes that are going to come, where that is told.
 
         Raises:
-            UploadError: when there is no such upload, bytes between are missing, or others are
-                just coming.
+            UploadError: when there is no such upload, more bytes come than announced, bytes
+                between are missing, or others are just coming.
         """
         upload = self.get(owner, identity)
         ((name, size),) = upload.files.items()
+        if offset + length > size:
+            raise _too_many(name, size)
         try:
             return Writing(self._coming(upload) / name, size, offset)
         except FileNotFoundError:
@@ -388,6 +393,41 @@ class DataUploads(Uploads):
         return {one.name: one.folder for one in self._of(viewer.name)}
 
 
+def name_of(data: str | None, root: Path) -> str | None:
+    """The name of the uploaded data set that a run was made with; None for other data.
+
+    Args:
+        data: where the run's data are, as its spec has it.
+        root: of all uploaded data.
+    """
+    if data is None or Path(data).parent.parent not in (root, root.resolve()):
+        return None
+    return Path(data).name
+
+
+def check_not_deleted(data: str | None, root: Path) -> None:
+    """See that the data set of a run was not deleted since, where it is one that was uploaded.
+
+    Args:
+        data: where the run's data are, as its spec has it.
+        root: of all uploaded data.
+
+    Raises:
+        DataError: when it was.
+    """
+    name = name_of(data, root)
+    if name is not None and not Path(str(data)).exists():
+        raise DataError(f"the data set {name} was deleted: {AGAIN}")
+
+
+def other_data(name: str) -> DataError:
+    """What is told when a run cannot read what goes by the name of its data set."""
+    return DataError(
+        f"the data set {name} is not the one that this run was made with, and its networks cannot "
+        f"read it: delete it, and {AGAIN}"
+    )
+
+
 def _tell(folder: Path, problem: str) -> None:
     """Keep what is wrong with a file beside it, until it is dismissed or prepared otherwise."""
     with suppress(OSError):
@@ -402,8 +442,15 @@ def _clear(folder: Path) -> None:
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
+def _too_many(name: str, size: int) -> UploadError:
+    return UploadError(413, f"more than the {size:,} bytes came that were announced of {name}")
+
+
 class Writing:
     """A file of data while its bytes come; those that have come are kept.
+
+    From the first byte that is written on those behind it are forgotten, which may be another
+    file's.
 
     Args:
         path: of the file.
@@ -427,7 +474,6 @@ class Writing:
         if offset > there:
             self._file.close()
             raise UploadError(409, f"{there:,} bytes have come: go on there, not at {offset:,}")
-        self._file.truncate(offset)
         self._file.seek(offset)
         self.received = offset
 
@@ -438,10 +484,11 @@ class Writing:
             UploadError: when there are more than announced, or no room for them.
         """
         if self.received + len(data) > self._size:
-            raise UploadError(
-                413, f"more than the {self._size:,} bytes came that were announced of {self._name}"
-            )
+            raise _too_many(self._name, self._size)
+        if not data:
+            return
         try:
+            self._file.truncate()
             self._file.write(data)
             self._file.flush()
         except OSError as error:

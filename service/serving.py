@@ -13,14 +13,16 @@ from contextlib import suppress
 import uvicorn
 
 from search_spaces.errors import UsageError
+from service.api.bounds import Streams
 from service.api.connections import protocol
 from service.app import create_app
 from service.auth import Role, digest_of, new_token
 from service.children import socket_place
-from service.jobs.migrate import upgrade
-from service.jobs.store import Store, open_store
+from service.home import open_home
+from service.jobs.retention import tell_unknown
+from service.jobs.store import Store
 from service.logs import log_to_stderr
-from service.settings import Settings, environment_of_process, make_home
+from service.settings import Settings, environment_of_process
 
 FIRST = "admin"
 LOOK_S = 0.2  # between two looks at a worker's process
@@ -28,21 +30,24 @@ STOP_S = 10.0  # for a worker to give its job back and end
 AGAIN_S = 1.0  # before a process that ended is started again
 
 
-def prepare(settings: Settings) -> tuple[Store, str | None]:
-    """Make folders and tables.
+def prepare(settings: Settings) -> tuple[Settings, Store, str | None]:
+    """Make folders and tables, and log what does not belong together.
 
     Returns:
-        The store, and the first token where there was none before.
+        The settings with the home as its jobs name it, the store, and the first token where there
+        was none before.
+
+    Raises:
+        NasError: as `service.home.open_home` does.
     """
-    make_home(settings)
-    store = open_store(settings.url, settings.database_timeout_s)
-    upgrade(store.database)
+    settings, store = open_home(settings)
     store.database.reserve.keep()
+    tell_unknown(store, settings)
     if settings.no_auth or store.tokens.count():
-        return store, None
+        return settings, store, None
     token, secret = new_token(FIRST, Role.admin)
     store.tokens.add(token, digest_of(secret))
-    return store, secret
+    return settings, store, secret
 
 
 def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None], None]) -> None:
@@ -55,7 +60,7 @@ def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None
             connections are accepted.
 
     Raises:
-        UsageError: when an evaluator is not there, or the port cannot be had.
+        UsageError: when an evaluator is not there, the port cannot be had, or the home was moved.
         NasError: when a helper is to be asked and the home's path is too long for its socket.
     """
     if settings.helper:
@@ -63,14 +68,14 @@ def serve(settings: Settings, workers: int, tell: Callable[[Settings, str | None
     settings.check_evaluators()  # like the port, before a token is made that nobody would see
     with listen(settings.host, settings.port) as listening:
         log_to_stderr()
-        store, secret = prepare(settings)
-        config = server_config(settings, store)
+        settings, store, secret = prepare(settings)
+        server = make_server(settings, store)
         bound = settings.model_copy(update={"port": listening.getsockname()[1]})
         supervisor = Supervisor(settings, workers)
         threading.Thread(target=warm_up, daemon=True).start()
         try:
             tell(bound, secret)
-            uvicorn.Server(config).run(sockets=[listening])
+            server.run(sockets=[listening])
         finally:
             supervisor.close()
 
@@ -80,11 +85,23 @@ def warm_up() -> None:
     importlib.import_module("nas.results.partial_front")
 
 
-def server_config(settings: Settings, store: Store) -> uvicorn.Config:
-    """How the API is served; only proxies that are named are believed who is asking."""
-    proxies = settings.trusted_proxies
-    return uvicorn.Config(
-        create_app(settings, store),
+class _Server(uvicorn.Server):
+    """Ends its event streams before it waits for answers to be whole."""
+
+    def __init__(self, config: uvicorn.Config, streams: Streams) -> None:
+        super().__init__(config)
+        self._streams = streams
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._streams.closed = True
+        await super().shutdown(sockets)
+
+
+def make_server(settings: Settings, store: Store) -> uvicorn.Server:
+    """What serves the API; only proxies that are named are believed who is asking."""
+    proxies, app = settings.trusted_proxies, create_app(settings, store)
+    config = uvicorn.Config(
+        app,
         host=settings.host,
         port=settings.port,
         log_config=None,
@@ -96,6 +113,7 @@ def server_config(settings: Settings, store: Store) -> uvicorn.Config:
         ws="none",
         timeout_graceful_shutdown=2,
     )
+    return _Server(config, app.state.context.streams)
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -18,7 +18,8 @@ from search_spaces.errors import UsageError
 from search_spaces.wording import option
 
 PREFIX = "NAS_"
-PRIVATE = ("runs", "logs", "cache", "trash", "uploads", "uploaded-data")  # folders of the home
+UPLOADED_DATA = "uploaded-data"
+PRIVATE = ("runs", "logs", "cache", "trash", "uploads", UPLOADED_DATA)  # folders of the home
 API_PREFIX = "/api/v1"
 DEFAULT_SERVER = "http://127.0.0.1:8321"  # where clients look, as `host` and `port` say below
 SHARED = ("data", "spaces")  # people put things there, and read what others put there
@@ -179,7 +180,7 @@ class Settings(BaseModel):
     @property
     def uploaded_data(self) -> Path:
         """Where the data sets are that were uploaded, by owner."""
-        return self.home / "uploaded-data"
+        return self.home / UPLOADED_DATA
 
     @property
     def logs(self) -> Path:
@@ -269,7 +270,21 @@ def read_settings(environment: Mapping[str, str] | None = None, **given: Any) ->
             "most half of that"
         )
     _ = settings.searching, settings.registered  # refused here, not by the first job
-    return settings.model_copy(update={"home": settings.home.expanduser().resolve()})
+    # A link stays one: jobs name files by this path, and a link may be what leads there.
+    home = Path(os.path.abspath(settings.home.expanduser()))
+    return settings.model_copy(update={"home": home})
+
+
+def places_of(home: Path) -> list[str]:
+    """What a home is called in messages: its path, and the one behind links; the longest first."""
+    return sorted({str(home), str(home.resolve())}, key=len, reverse=True)
+
+
+def without_home(text: str, home: Path) -> str:
+    """A text that does not tell where the server keeps things."""
+    for place in places_of(home):
+        text = text.replace(place, "HOME")
+    return text
 
 
 def is_loopback(host: str) -> bool:

@@ -50,7 +50,9 @@ DATA_IDLE_S = 24 * 3600.0  # of data, which come in parts and may go on the next
 LONGEST_S = 6 * 3600.0  # for all of a checkpoint
 DATA_LONGEST_S = math.inf  # as long as somebody goes on with them
 LEFT_FREE = GIB  # of the disk, for others
-LOCK_S = 10.0
+LOCK, LOCK_S = ".lock", 10.0  # of who announces an upload or gives one its name
+FINISHING = ".finishing"  # of who has a checkpoint read
+FINISH_S = 300.0  # for another checkpoint of the owner to be read
 
 
 class UploadError(NasError):
@@ -104,6 +106,7 @@ class Uploaded:
         task: of its network.
         bytes: of its files.
         folder: where it is.
+        upload: id of the upload that it came by; None where that was not kept.
     """
 
     owner: str
@@ -112,6 +115,7 @@ class Uploaded:
     task: str
     bytes: int
     folder: Path
+    upload: str | None
 
     @property
     def address(self) -> str:
@@ -167,6 +171,7 @@ class Uploads:
                         str(facts["task"]),
                         int(facts["bytes"]),
                         folder,
+                        facts.get("upload"),
                     )
                 )
         return found
@@ -336,6 +341,8 @@ class Uploads:
     ) -> Uploaded:
         """Give a checkpoint its name if all of it is there and it can be read.
 
+        Who has lost the answer may ask again: what the upload became is found once more.
+
         Args:
             owner: who uploads.
             identity: of the upload; it ends here, whatever comes of it, unless files are missing
@@ -348,8 +355,12 @@ class Uploads:
             UploadError: when files are missing, the name was taken meanwhile, or there is no such
                 upload.
         """
-        upload = self.get(owner, identity)
-        coming = self._coming(upload)
+        with self._alone(owner, FINISHING, FINISH_S):
+            made = next((one for one in self._of(owner) if one.upload == identity), None)
+            return made or self._finished(self.get(owner, identity), read)
+
+    def _finished(self, upload: Upload, read: Callable[[Path, int], tuple[str, str]]) -> Uploaded:
+        owner, identity, coming = upload.owner, upload.id, self._coming(upload)
         lost = [name for name in upload.files if not (coming / name).is_file()]
         if lost:
             raise UploadError(
@@ -364,7 +375,7 @@ class Uploads:
             for part in aside.glob(f"{PART}*"):
                 part.unlink()
             family, task = read(aside, upload.bytes)
-            facts = {"family": family, "task": task, "bytes": upload.bytes}
+            facts = {"family": family, "task": task, "bytes": upload.bytes, "upload": identity}
             folder = coming.with_name(upload.name)
             with self._alone(owner):
                 if folder.exists():
@@ -376,7 +387,7 @@ class Uploads:
             raise
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        return Uploaded(owner, upload.name, family, task, upload.bytes, folder)
+        return Uploaded(owner, upload.name, family, task, upload.bytes, folder, identity)
 
     def drop(self, owner: str, identity: str) -> None:
         """Give an upload up.
@@ -414,15 +425,15 @@ class Uploads:
                 yield Upload(identity, owner, name, files, began)
 
     @contextmanager
-    def _alone(self, owner: str) -> Iterator[None]:
-        """Keep other processes from announcing or finishing uploads of that owner."""
+    def _alone(self, owner: str, file: str = LOCK, wait_s: float = LOCK_S) -> Iterator[None]:
+        """Keep others from doing the same with uploads of that owner: announcing or finishing."""
         place = self._root / owner
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = FileLock(place / ".lock", timeout=LOCK_S)
+        lock = FileLock(place / file, timeout=wait_s)
         try:
             lock.acquire()
         except Timeout:
-            raise UploadError(503, "other uploads are just being announced; try again") from None
+            raise UploadError(503, "other uploads are just being worked on; try again") from None
         try:
             yield
         finally:

@@ -6,7 +6,8 @@ exist: HMAC-SHA256 of ``ID.TIMESTAMP.BODY`` with the bytes of the secret.
 An owner chooses where we connect to, so a name is resolved once, its addresses are checked, and the
 connection goes to the address that was checked, whatever the name stands for a moment later; the
 certificate is still the name's. Redirects and proxies of the environment are not followed. All of
-it takes `TOTAL_S` at most, and of an answer `MOST_BYTES` are read.
+it takes `TOTAL_S` at most, and of an answer `MOST_BYTES` are read. A status that has come counts,
+whatever becomes of the words behind it.
 """
 
 from __future__ import annotations
@@ -116,6 +117,25 @@ def signature(secret: str, identity: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
 
 
+@dataclass(slots=True)
+class _Heard:
+    """What has come of an answer so far."""
+
+    status: int | None = None
+    body: bytes = b""
+
+    async def read(self, answer: httpx.Response) -> None:
+        """Take in its status, and its first words."""
+        self.status = answer.status_code
+        if answer.is_redirect:
+            self.body = b"it redirects elsewhere, which is not followed"
+            return
+        async for chunk in answer.aiter_raw():
+            self.body += chunk
+            if len(self.body) >= MOST_BYTES:
+                return
+
+
 async def send(sending: Sending, tls: ssl.SSLContext, *, private: bool) -> Answer:
     """Send a message once.
 
@@ -124,20 +144,24 @@ async def send(sending: Sending, tls: ssl.SSLContext, *, private: bool) -> Answe
         tls: how certificates are checked.
         private: whether addresses that are not public are allowed.
     """
+    heard, problem = _Heard(), ""
     try:
         with anyio.fail_after(TOTAL_S):
-            return await _post(sending, tls, private)
+            await _post(sending, tls, private, heard)
     except TimeoutError:
-        return Answer(None, f"there was no whole answer within {TOTAL_S:g} s")
+        problem = f"there was no whole answer within {TOTAL_S:g} s"
     except _RefusedError as error:
-        return Answer(None, str(error))
+        problem = str(error)
     except Exception as error:  # whatever is wrong with an address, its owner is told
-        log.info("a message was not sent", extra={"delivery": sending.id}, exc_info=True)
-        text = f"{type(error).__name__}: {error}"
-        return Answer(None, f"nothing could be sent ({_plain(text)})")
+        problem = f"nothing could be sent ({_plain(f'{type(error).__name__}: {error}')})"
+        if heard.status is None:
+            log.info("a message was not sent", extra={"delivery": sending.id}, exc_info=True)
+    if heard.status is None:
+        return Answer(None, problem)
+    return Answer(heard.status, _plain(heard.body[:MOST_BYTES].decode(errors="replace")))
 
 
-async def _post(sending: Sending, tls: ssl.SSLContext, private: bool) -> Answer:
+async def _post(sending: Sending, tls: ssl.SSLContext, private: bool, heard: _Heard) -> None:
     url = httpx.URL(sending.url)
     body, now = sending.body.encode(), int(time.time())
     headers = {
@@ -161,7 +185,8 @@ async def _post(sending: Sending, tls: ssl.SSLContext, private: bool) -> Answer:
                 async with client.stream(
                     "POST", there, content=body, headers=headers, extensions=named, timeout=times
                 ) as answer:
-                    return Answer(answer.status_code, await _first_words(answer))
+                    await heard.read(answer)
+                    return
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 unreachable = error
     assert unreachable is not None  # a name without addresses is an OSError
@@ -183,17 +208,6 @@ async def _addresses(url: httpx.URL, private: bool) -> list[str]:
         if not private and not is_public(address):
             raise _RefusedError(_not_public(url.host, address))
     return addresses
-
-
-async def _first_words(answer: httpx.Response) -> str:
-    if answer.is_redirect:
-        return "it redirects elsewhere, which is not followed"
-    read = b""
-    async for chunk in answer.aiter_raw():
-        read += chunk
-        if len(read) >= MOST_BYTES:
-            break
-    return _plain(read[:MOST_BYTES].decode(errors="replace"))
 
 
 def _plain(text: str) -> str:

@@ -89,9 +89,14 @@ class RateLimit:
 
 
 class Streams:
-    """Counts the open event streams of each token."""
+    """Counts the open event streams of each token.
+
+    Attributes:
+        closed: whether all of them end, since the service does.
+    """
 
     def __init__(self, most: int) -> None:
+        self.closed = False
         self._most = most
         self._lock = threading.Lock()
         self._open: dict[str, int] = {}

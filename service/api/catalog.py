@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from search_spaces.genes import GeneSpace, given_genes
 from search_spaces.loading import load_space, parse_space, space_names
 from search_spaces.space import SearchSpace
 from search_spaces.toml.source import read_text
+from search_spaces.wording import mark
 from service.auth import Token
 from service.data_uploads import DataUploads
 from service.settings import Settings
@@ -112,6 +113,7 @@ class Catalog:
         self._uploads_root = settings.uploads
         self._uploaded_data_root = settings.uploaded_data
         self._viewer: Token | None = None
+        self._home = settings.home
         self._spaces = settings.home / "spaces"
         self._data = settings.home / "data"
         self._profiles = settings.home / "profiles"
@@ -209,10 +211,10 @@ class Catalog:
         if self._data.is_dir():
             for folder in sorted(self._data.iterdir()):
                 if _inside(folder, self._data) and (folder / FILE_NAME).is_file():
-                    found[folder.name] = _prepared(folder)
+                    found[folder.name] = self._prepared(folder)
         if self._viewer is not None:
             for name, folder in self._uploaded_data.names(self._viewer).items():
-                found[name] = _prepared(folder)
+                found[name] = self._prepared(folder)
         return [found[name] for name in sorted(found)]
 
     def spaces_for(self, dataset: Dataset) -> list[SearchSpace]:
@@ -246,11 +248,17 @@ class Catalog:
 
         Raises:
             UnknownNameError: when there is none.
+            UsageError: for one that the viewer has uploaded.
             DataError: when the folder was not prepared, or is damaged.
         """
         if name not in self.data_names():
+            if self._viewer is not None and name in self._uploaded_data.names(self._viewer):
+                raise UsageError(
+                    f"{name} is a data set that you uploaded: give it with {mark('dataset')} "
+                    f"instead of {mark('data')}"
+                )
             raise _unknown("folder or file of data", name, [*self.data_names(), SYNTHETIC])
-        path = (self._data / name).resolve()
+        path = self._named(self._data / name)
         return (self.dataset(name) or path) if path.is_dir() else path
 
     def made(self, data: str, hours: float | None, device: str) -> str:
@@ -272,9 +280,10 @@ class Catalog:
     def hidden(self) -> tuple[str, ...]:
         """Beginnings of paths that clients are not told."""
         owner = "" if self._viewer is None else f"{self._viewer.name}/"
-        roots = [f"{root.resolve()}/" for root in (self._uploads_root, self._uploaded_data_root)]
-        own = [f"{root}{owner}" for root in roots]
-        return f"{self._checkpoints.resolve()}/", *own, *roots
+        private = self._uploads_root, self._uploaded_data_root
+        places = [f"{one}/" for root in private for one in (root.resolve(), root)]
+        own = [f"{place}{owner}" for place in places]
+        return f"{self._checkpoints.resolve()}/", f"{self._checkpoints}/", *own, *places
 
     def checkpoint_names(self) -> list[str]:
         """The checkpoints that the viewer's searches may begin with; others' as OWNER/NAME."""
@@ -297,9 +306,16 @@ class Catalog:
 
         folder = self._checkpoint(name)
         try:
-            return starting_point(folder)
+            begun = starting_point(folder)
         except NasError as error:
             raise DataError(self._problem(name, folder, error)) from error
+        start = begun.start.model_copy(update={"folder": str(self._named(folder))})
+        return replace(begun, start=start)
+
+    def _named(self, path: Path) -> Path:
+        """A path as specs of jobs have it: below the home's own path, behind all other links."""
+        real, home = path.resolve(), self._home.resolve()
+        return self._home / real.relative_to(home) if real.is_relative_to(home) else real
 
     def checkpoints(self) -> list[Checkpoint]:
         """The server's checkpoints, by name, with what their files say; weights are not read."""
@@ -337,6 +353,13 @@ class Catalog:
                     f"{file.relative_to(folder)} lies elsewhere: copy it into the folder"
                 )
         return folder
+
+    def _prepared(self, folder: Path) -> Dataset:
+        try:
+            manifest = read_manifest(folder)
+        except DataError as error:
+            return Dataset(folder.name, "prepared", path=folder, problem=str(error))
+        return Dataset(folder.name, "prepared", self._named(folder), manifest)
 
     @staticmethod
     def _problem(name: str, folder: Path, error: NasError) -> str:
@@ -406,14 +429,6 @@ def _names(folder: Path) -> list[str]:
         if folder.is_dir()
         else []
     )
-
-
-def _prepared(folder: Path) -> Dataset:
-    try:
-        manifest = read_manifest(folder)
-    except DataError as error:
-        return Dataset(folder.name, "prepared", path=folder, problem=str(error))
-    return Dataset(folder.name, "prepared", folder.resolve(), manifest)
 
 
 def _unknown(what: str, name: str, known: Collection[str]) -> UnknownNameError:

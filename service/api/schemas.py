@@ -20,6 +20,7 @@ from nas.executors.base import ExecutorKind
 from nas.request.fields import LINE, NUMERIC, Shown, checked, words
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import BEGIN, SearchRequest
+from nas.search.front import Role
 from search_spaces.space import SearchSpace
 from service.api.catalog import Checkpoint
 from service.jobs.listing import Filter, Order
@@ -164,9 +165,13 @@ class JobQuery(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _given(cls, values: Any) -> Any:
-        """A form sends fields that are empty as well."""
+        """A form sends fields that are empty as well, and people give one word for a list of it."""
         if not isinstance(values, dict):
             return values
+        values = {
+            name: [value] if name in ("state", "tag") and isinstance(value, str) else value
+            for name, value in values.items()
+        }
         given = {
             name: [one for one in value if one != ""] if isinstance(value, list) else value
             for name, value in values.items()
@@ -542,7 +547,7 @@ class ObjectiveOut(BaseModel):
 class BaselineOut(EntryOut):
     """A network that the winner is held against, and what it was chosen as."""
 
-    roles: list[Literal["largest", "nearest", "own"]]
+    roles: list[Role]
 
 
 class FrontOut(BaseModel):

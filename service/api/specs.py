@@ -84,6 +84,11 @@ def _check_data(spec: SearchSpec, space: SearchSpace) -> None:
     """
     if spec.data is None:
         check_built_in_fits(spec.dataset, space)
+        if spec.start is not None and space.task == "embedding":
+            # Imported late: it brings along torch.
+            from supernet.tasks.embedding import EmbeddingTask
+
+            EmbeddingTask.open(space, spec.dataset, None, spec.seed)  # which needs a folder
     elif (folder := Path(spec.data)).is_dir():
         if spec.start is not None:
             # Imported late: it brings along torch.

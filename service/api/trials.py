@@ -11,9 +11,11 @@ from typing import Any
 
 from nas.results import networks
 from nas.run.folder import RunFolder
-from search_spaces.errors import NasError, UsageError
+from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.settings import ImageInput
 from service.api.problems import ProblemError
+from service.data_uploads import check_not_deleted, name_of, other_data
+from service.settings import UPLOADED_DATA, without_home
 
 LIBRARIES = ("supernet.building", "supernet.tasks.opening", "nas.results.predictions", "PIL.Image")
 
@@ -39,11 +41,23 @@ def ask_network(given: Mapping[str, Any]) -> dict[str, Any]:
             return _answer(given, picture)
         except NasError as error:
             run = Path(given["folder"])
-            names = {picture: "the picture", run: "the run", run.parents[1]: "HOME"}
-            text = error.marked
-            for path, name in names.items():
-                text = text.replace(str(path), name)
-            raise ProblemError(422, text) from error
+            text = error.marked.replace(str(picture), "the picture").replace(str(run), "the run")
+            raise ProblemError(422, without_home(text, run.parents[1])) from error
+
+
+def _opened(folder: RunFolder) -> networks.OpenedData:
+    """The data of a run.
+
+    Raises:
+        DataError: when they are gone or others, with what whoever has uploaded them can do.
+    """
+    data, root = folder.spec.data, folder.path.parents[1] / UPLOADED_DATA
+    check_not_deleted(data, root)
+    try:
+        return networks.open_data(folder, None)
+    except DataError as error:
+        name = name_of(data, root)
+        raise error if name is None else other_data(name) from error
 
 
 def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
@@ -64,7 +78,7 @@ def _answer(given: Mapping[str, Any], picture: Path) -> dict[str, Any]:
         picture.write_bytes(base64.b64decode(given["picture"]))
     text = str(picture) if wants_picture else given["text"]
     network = networks.open_network(folder, given["network"], "cpu")
-    opened = networks.open_data(folder, None)
+    opened = _opened(folder)
     if spec.space.task == "translation":
         networks.check_vocabularies(folder, opened)
     reading = reading_of(opened, spec.space.model)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -261,10 +262,13 @@ class JobStore:
             values = {"cancel_requested": False, "error": None, "ended_at": None, "losses": 0}
             return change(connection, self._database.now(), Action.retry, job, values)
 
-    def needing(self, folder: str) -> Sequence[str]:
-        """The ids of jobs that have not ended and whose run began with the checkpoint there."""
-        written = literal(json.dumps(folder, ensure_ascii=False))  # as it stands in a spec
-        begun = self._database.contains(runs.c.spec, written)
+    def needing(self, folder: Path) -> Sequence[str]:
+        """The ids of jobs that have not ended and whose run began with what is in that folder.
+
+        Specs name it by the home's path; those of older versions by the path behind all links.
+        """
+        paths = {json.dumps(str(one), ensure_ascii=False) for one in (folder, folder.resolve())}
+        begun = or_(*(self._database.contains(runs.c.spec, literal(one)) for one in sorted(paths)))
         going = jobs.c.state.in_((State.queued, State.running))
         query = select(jobs.c.id).join(runs, runs.c.id == jobs.c.run).where(going, begun)
         with self._database.reading() as connection:

@@ -119,6 +119,9 @@ class Outbox:
     def set(self, owner: str, url: str) -> str:
         """Name an owner's webhook, in place of the one before, and send it a first message.
 
+        What waits is sent there after that, at once as well; who sends to the one before notes
+        nothing any more.
+
         Returns:
             Its secret, which is new.
         """
@@ -136,13 +139,15 @@ class Outbox:
             row = connection.execute(
                 update(webhooks)
                 .where(webhooks.c.owner == owner)
-                .values(turn=webhooks.c.turn + 1, **values)
+                .values(turn=webhooks.c.turn + 1, held_until=0, **values)
                 .returning(webhooks.c.created_at)
             ).one_or_none()
             if row is None:
                 row = connection.execute(
                     insert(webhooks).values(owner=owner, **values).returning(webhooks.c.created_at)
                 ).one()
+            waiting = (deliveries.c.owner == owner, deliveries.c.outcome == Outcome.waiting)
+            connection.execute(update(deliveries).where(*waiting).values(next_at=row.created_at))
             _add(connection, owner, None, row.created_at, "webhook.set", {"owner": owner})
 
     def remove(self, owner: str) -> bool:
@@ -186,12 +191,12 @@ class Outbox:
                 .where(webhooks.c.owner == hook.owner)
                 .values(turn=hook.turn + 1, held_until=now + literal(LEASE_S))
             )
-            oldest = select(deliveries.c.id).where(deliveries.c.owner == hook.owner, *due)
+            theirs = select(deliveries.c.id).where(deliveries.c.owner == hook.owner, *due)
+            # First the message that the webhook is set, then of jobs, the oldest first.
+            first = theirs.order_by(deliveries.c.job.is_not(None), deliveries.c.id).limit(1)
             row = connection.execute(
                 update(deliveries)
-                .where(
-                    deliveries.c.id == oldest.order_by(deliveries.c.id).limit(1).scalar_subquery()
-                )
+                .where(deliveries.c.id == first.scalar_subquery())
                 .values(tries=deliveries.c.tries + 1, next_at=now + literal(LEASE_S))
                 .returning(deliveries.c.id, deliveries.c.body, deliveries.c.tries)
             ).one()
@@ -207,9 +212,11 @@ class Outbox:
         """
         with self._database.writing() as connection:
             now = self._database.now()
+            # One that was removed and named anew counts its turns anew, and has other deliveries.
+            there = select(deliveries.c.id).where(deliveries.c.id == sent.id)
             held = connection.execute(
                 update(webhooks)
-                .where(webhooks.c.owner == sent.owner, webhooks.c.turn == sent.turn)
+                .where(webhooks.c.owner == sent.owner, webhooks.c.turn == sent.turn, there.exists())
                 .values(held_until=now)
             )
             if not held.rowcount:

@@ -11,6 +11,9 @@ finished searches. While these alone are above the quota, new jobs are refused.
 
 A run folder is moved only by who holds its lock. One whose lock is held, by a process that was
 frozen or is about to end, is left for later.
+
+A folder of which the database knows nothing is deleted only where it says itself that its job was
+deleted: the database may be another one, or an older copy.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from nas.run.folder import locked
+from nas.run.layout import LOCK_FILE
 from search_spaces.errors import RunConflictError
 from service.jobs.database import DatabaseFullError
 from service.jobs.states import NOTHING, RESULTS, Job, Kind
@@ -32,7 +36,9 @@ from service.jobs.store import Store
 from service.settings import Settings
 from service.uploads import DATA_IDLE_S, DATA_LONGEST_S, drop_unfinished
 
-ORPHAN_S = 3600.0  # a folder that belongs to no run may be one that somebody is about to look at
+ORPHAN_S = 3600.0  # whoever deletes a run may still be about to move its folder
+DELETED_FILE = ".deleted"  # in a run folder: somebody has deleted its job
+NAMED = 5  # folders that are named of those that belong to no job
 
 log = logging.getLogger("service.jobs.retention")
 
@@ -74,15 +80,28 @@ def delete_job(store: Store, settings: Settings, identity: str) -> Job | None:
     if job is None:
         return None
     ids = store.jobs.on_run(job.run) if job.kind is Kind.search else [job.id]
-    try:
-        deleted = store.jobs.delete(identity)
-    except DatabaseFullError:
+    mark = settings.runs / job.run / DELETED_FILE
+    if job.kind is Kind.search:
         store.jobs.check_deletable(identity)
-        _remove_files(settings, job, ids)
-        deleted = store.jobs.delete(identity)
+        with suppress(OSError):  # no folder, or a full disk
+            mark.touch()  # before the job goes, should this process be killed in between
+    try:
+        deleted = _forget(store, settings, job, ids)
+    except Exception:  # such as one that was retried meanwhile
+        mark.unlink(missing_ok=True)
+        raise
     if deleted is not None:
         _remove_files(settings, deleted, ids)
     return deleted
+
+
+def _forget(store: Store, settings: Settings, job: Job, ids: Sequence[str]) -> Job | None:
+    try:
+        return store.jobs.delete(job.id)
+    except DatabaseFullError:
+        store.jobs.check_deletable(job.id)
+        _remove_files(settings, job, ids)
+        return store.jobs.delete(job.id)
 
 
 def _remove_files(settings: Settings, job: Job, ids: Sequence[str]) -> None:
@@ -156,10 +175,40 @@ def _sweep(store: Store, settings: Settings) -> None:
             shutil.rmtree(path, ignore_errors=True)
     drop_unfinished(settings.uploads)
     drop_unfinished(settings.uploaded_data, idle_s=DATA_IDLE_S, longest_s=DATA_LONGEST_S)
-    if not settings.runs.is_dir():
-        return
-    found = {path.name: path for path in settings.runs.iterdir() if path.is_dir()}
-    for name in found.keys() - store.retention.known(found):
+    for path in _unknown(store, settings):
         with suppress(FileNotFoundError):
-            if time.time() - found[name].stat().st_mtime > ORPHAN_S:
-                discard(settings, found[name])
+            if _was_deleted(path) and time.time() - path.stat().st_mtime > ORPHAN_S:
+                discard(settings, path)
+
+
+def _unknown(store: Store, settings: Settings) -> list[Path]:
+    """The run folders of which the database knows nothing, by name."""
+    if not settings.runs.is_dir():
+        return []
+    found = {path.name: path for path in settings.runs.iterdir() if path.is_dir()}
+    return [found[name] for name in sorted(found.keys() - store.retention.known(found))]
+
+
+def _was_deleted(path: Path) -> bool:
+    """Whether a run folder says so, or holds nothing but what who came too late has left.
+
+    Raises:
+        FileNotFoundError: when it is gone.
+    """
+    names = {*os.listdir(path)}
+    return DELETED_FILE in names or names <= {LOCK_FILE}
+
+
+def tell_unknown(store: Store, settings: Settings) -> None:
+    """Log which run folders belong to no job, and are kept: the database may be another one."""
+    kept = []
+    for path in _unknown(store, settings):
+        with suppress(FileNotFoundError):
+            if not _was_deleted(path):
+                kept.append(path.name)
+    if kept:
+        log.warning(
+            "run folders belong to no job of this database and are kept: see that NAS_DATABASE_URL "
+            "names the database of this home, or move them away",
+            extra={"runs": len(kept), "first": kept[:NAMED], "folder": settings.runs},
+        )

@@ -15,11 +15,12 @@ from nas.run.folder import RunFolder
 from nas.run.layout import EVENTS_FILE, SPEC_FILE
 from search_spaces.errors import NasError
 from service.api.catalog import Catalog
+from service.data_uploads import check_not_deleted
 from service.jobs.database import DatabaseAwayError
 from service.jobs.retention import disk_bytes
 from service.jobs.states import Action, Job, Kind, LeaseLostError
 from service.jobs.store import Store
-from service.settings import Settings
+from service.settings import Settings, without_home
 from service.worker.event_reader import read_new, summarise
 from service.worker.runner import Child, Outcome, Runner
 
@@ -115,10 +116,10 @@ class Attempt:
     def _hidden(self, error: object) -> str:
         """A sentence that does not tell where the server keeps things."""
         text = error.marked if isinstance(error, NasError) else str(error)
-        return text.replace(str(self._settings.home), "HOME")
+        return without_home(text, self._settings.home)
 
     def _make_folder(self) -> None:
-        """Make the run folder, or take it up again."""
+        """Make the run folder, or take it up again, where its data are still there."""
         if self._job.kind is Kind.search:
             text = self._patiently(lambda: self._store.jobs.spec(self._job.run))
             spec = build_spec(**json.loads(text))
@@ -127,7 +128,8 @@ class Attempt:
             attached = {} if there else catalog.attached(self._job.request, spec)
             RunFolder.create(self._folder, spec, attached)
         else:
-            RunFolder.open(self._folder)
+            spec = RunFolder.open(self._folder).spec
+        check_not_deleted(spec.data, self._settings.uploaded_data)
 
     def _prepare(self) -> None:
         self._make_folder()

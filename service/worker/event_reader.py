@@ -11,6 +11,7 @@ from typing import Any
 from nas.objectives import QUALITY
 from search_spaces.files import whole_lines
 from service.jobs.states import Summary
+from service.settings import places_of
 
 MOST_BYTES = 1_000_000
 LONGEST_MESSAGE = 300
@@ -43,9 +44,10 @@ def read_new(file: Path, offset: int, home: Path) -> tuple[list[dict[str, Any]],
         while data and b"\n" not in data and (more := stream.read(MOST_BYTES)):
             data += more
     whole = whole_lines(data)
-    hidden = json.dumps(str(home))[1:-1].encode()
-    lines = whole.replace(hidden, b"HOME").splitlines()
-    events = [event for line in lines if (event := _event(line)) is not None]
+    told = whole
+    for place in places_of(home):
+        told = told.replace(json.dumps(place)[1:-1].encode(), b"HOME")
+    events = [event for line in told.splitlines() if (event := _event(line)) is not None]
     return events, offset + len(whole)
 
 

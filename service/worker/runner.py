@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from nas.run.termination import TERMINATED
 from service.jobs.states import Job, Kind
-from service.settings import Settings, environment_of_process
+from service.settings import Settings, environment_of_process, without_home
 from service.worker.job_process import BUSY, DONE, ERROR
 
 _LAST_BYTES = 65536  # what an evaluator's programs print may stand behind the last word
@@ -79,7 +79,7 @@ class ProcessRunner:
                 env=environment_of_process() | {"NAS_CACHE_DIR": str(settings.cache)},
                 start_new_session=True,
             )
-        return _Process(process, log, begun, (str(folder), str(settings.home)))
+        return _Process(process, log, begun, folder, settings.home)
 
 
 def _orders(job: Job, settings: Settings) -> dict[str, Any]:
@@ -95,11 +95,11 @@ def _orders(job: Job, settings: Settings) -> dict[str, Any]:
 
 class _Process:
     def __init__(
-        self, process: subprocess.Popen[bytes], log: Path, begun: int, private: tuple[str, ...]
+        self, process: subprocess.Popen[bytes], log: Path, begun: int, folder: Path, home: Path
     ) -> None:
         self._process = process
         self._log, self._begun = log, begun
-        self._private = private
+        self._folder, self._home = folder, home
 
     def wait(self, timeout_s: float) -> Outcome | None:
         try:
@@ -143,9 +143,8 @@ class _Process:
         errors = [line.removeprefix(ERROR) for line in lines if line.startswith(ERROR)]
         end = f"the job's process ended with exit code {code} before the job was done"
         text = errors[-1] if errors else end
-        for path in self._private:  # where things are on the server is nobody's business
-            text = text.replace(path, "RUN" if path == self._private[0] else "HOME")
-        return text
+        # Where things are on the server is nobody's business.
+        return without_home(text.replace(str(self._folder), "RUN"), self._home)
 
     def _last_lines(self) -> list[str]:
         """The last lines that this process wrote."""

@@ -17,13 +17,13 @@ import sys
 import threading
 import time
 
+from service.home import open_home
 from service.jobs.database import DatabaseAwayError
-from service.jobs.migrate import upgrade
 from service.jobs.retention import make_room
 from service.jobs.states import Job, LeaseLostError, State
-from service.jobs.store import Store, open_store
+from service.jobs.store import Store
 from service.logs import log_to_stderr
-from service.settings import Settings, make_home
+from service.settings import Settings
 from service.worker.attempt import Attempt
 from service.worker.runner import ProcessRunner, Runner
 
@@ -125,13 +125,15 @@ class Worker:
 
 
 def run_worker(settings: Settings, stopping: threading.Event | None = None) -> None:
-    """Work until the process is asked to end."""
+    """Work until the process is asked to end.
+
+    Raises:
+        NasError: as `service.home.open_home` does.
+    """
     stopping = stopping or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    make_home(settings)
-    store = open_store(settings.url, settings.database_timeout_s)
-    upgrade(store.database)
+    settings, store = open_home(settings)
     store.database.reserve.keep()
     try:
         Worker(store, settings, ProcessRunner(settings), worker_name()).run(stopping)

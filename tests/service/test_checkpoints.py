@@ -17,9 +17,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from search_spaces.errors import NasError, UsageError
+from service import client as client_module
 from service.checkpoint_commands import app as commands
 from service.checkpoint_commands import checkpoint_files
-from service.client import Client
+from service.client import AwayError, Client
 from tests.service.test_processes import Service
 from tests.support.dashboard_cases import browser, said
 from tests.support.export_cases import hub_without_net
@@ -194,9 +195,29 @@ def test_the_command_uploads_one(
     assert "no whole safetensors file" in str(damaged.exception)
     assert nas("delete", "mine").stdout == "deleted mine\n"
     assert "no checkpoint" in str(nas("delete", "mine").exception)
-    assert [path.name for path in kept.parent.iterdir()] == [".lock"]
+    assert {path.name for path in kept.parent.iterdir()} == {".lock", ".finishing"}
     for wrong in (tmp_path, tmp_path / "nowhere"):
         assert isinstance(nas("upload", str(wrong)).exception, UsageError)
+
+
+def test_an_upload_whose_answer_was_lost_has_succeeded(
+    server: Server, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, _ = checkpoint_files(home / "checkpoints" / "llama")
+    real, lost = Client.ask, list[Any]()
+
+    def losing(self: Client, method: str, path: str, **options: Any) -> Any:
+        answer = real(self, method, path, **options)
+        if path.endswith("/finish") and not lost:
+            lost.append(answer)
+            raise AwayError("the connection was reset")
+        return answer
+
+    monkeypatch.setattr(client_module, "SEND_AGAIN_S", (0.0, 0.0))
+    with Client(server.url, server.token("gina")) as client:
+        monkeypatch.setattr(client, "ask", partial(losing, client))
+        assert client.upload("mine", files) == lost[0]
+        assert "mine" in [one.name for one in client.checkpoints()]
 
 
 def test_a_file_that_is_cut_while_it_is_sent_leaves_nothing(

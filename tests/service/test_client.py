@@ -7,6 +7,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,15 @@ def test_pages_lead_on_and_words_are_changed(client: Client) -> None:
         client.job(made[0])
 
 
+def test_one_word_is_a_list_of_it(client: Client) -> None:
+    job = client.watch(client.submit(space="digits", preset="smoke", tags=["single"]))
+    found = client.jobs(tag="single", state="succeeded")
+    assert [one.id for one in found.jobs] == [job.id]
+    assert client.jobs(tag="single", state=State.failed).jobs == []
+    with pytest.raises(UsageError, match=r"state.* is 'x'"):
+        client.jobs(state="x")
+
+
 def test_failures_are_told(server: Server, client: Client, tmp_path: Path) -> None:
     job = client.watch(client.submit(space="digits", preset="smoke"))
     client.watch(client.retrain(job))
@@ -174,6 +184,12 @@ def test_what_is_no_id_leads_nowhere(client: Client) -> None:
     for job in ("../jobs", "", "0" * 19):
         with pytest.raises(UsageError, match="no job's id"):
             client.cancel(job)
+
+
+@pytest.mark.parametrize("name", ["../../service.db", "a/../b", "./a", "/a", "a//b", "", ".."])
+def test_what_is_no_file_of_a_run_leads_nowhere(client: Client, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"is no file of a run; artifacts tells"):
+        client.download("0" * 20, name, tmp_path)
 
 
 # -- what stands in the place of a service, or between ---------------------------------------------
@@ -301,6 +317,44 @@ def test_an_answer_that_is_lost_makes_no_second_job(
         with pytest.raises(NasError, match="does not answer"):
             client.submit(space="digits", preset="smoke")
         assert way.losses == 6
+
+
+class Breaking(httpx.HTTPTransport):
+    """Breaks off the second file that is downloaded, and the next ones.
+
+    Attributes:
+        left: how many are broken off.
+        files: how many have come as a whole.
+    """
+
+    left = files = 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        answer = super().handle_request(request)
+        if "/artifacts/" in request.url.path:
+            self.files += 1
+            if self.files > 1 and self.left:
+                self.left -= 1
+                answer.close()
+                raise httpx.RemoteProtocolError("peer closed connection", request=request)
+        return answer
+
+
+@pytest.mark.parametrize(("broken", "whole"), [(2, True), (3, False)])
+def test_an_export_is_there_as_a_whole_or_not_at_all(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int, whole: bool
+) -> None:
+    monkeypatch.setattr(module, "SEND_AGAIN_S", (0.0, 0.0))
+    way, folder = Breaking(), tmp_path / "new" / "network"
+    with through(Client(server.url, server.token("emil")), way) as client:
+        search = client.watch(client.submit(space="digits", preset="smoke"))
+        client.watch(client.retrain(search))
+        way.left = broken
+        with nullcontext() if whole else pytest.raises(NasError, match="does not answer"):
+            client.export(search, folder, format="torch")
+    assert (way.left, list(folder.parent.iterdir())) == (0, [folder] if whole else [])
+    if whole:
+        assert {"model.safetensors", "checksums.json"} <= {one.name for one in folder.iterdir()}
 
 
 def test_who_has_no_time_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

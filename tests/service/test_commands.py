@@ -7,6 +7,7 @@ import io
 import json
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -233,7 +234,9 @@ def test_tokens_are_made_listed_and_revoked(server: Server) -> None:
     (token,) = (
         one for one in json.loads(nas("token", "list", "--json").stdout) if one["name"] == "carol"
     )
-    assert "carol" in nas("token", "list").stdout
+    until = datetime.fromtimestamp(token["expires_at"], UTC).strftime("%Y-%m-%d %H:%M UTC")
+    assert "carol" in (listed := nas("token", "list").stdout) and until in listed
+    assert f"good until {until}; it is shown once" in made.stderr
     assert nas("token", "revoke", token["id"]).exit_code == 0
     assert server.client_of(secret).get("/jobs").status_code == 401
     assert nas("token", "revoke", token["id"]).exit_code == 2
@@ -301,6 +304,21 @@ def test_what_is_no_home_is_told(
         done = nas(*arguments, "--home", str(home))
         assert done.exit_code == 2 and words in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", HOMES, ids=" ".join)
+def test_a_home_that_was_moved_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(logs, "log_to_stderr", lambda: None)
+    monkeypatch.setattr("service.serving.log_to_stderr", lambda: None)
+    old, new = tmp_path / "old", tmp_path / "new"
+    assert nas("token", "list", "--home", str(old)).exit_code == 0
+    (old / "runs" / "some").mkdir()
+    old.rename(new)
+    done = nas(*arguments, "--home", str(new))
+    assert done.exit_code == 2 and f"{new} was at {old}, and its jobs" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_a_check_names_the_workers_of_this_machine(server: Server) -> None:

@@ -8,19 +8,25 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import httpx
 import pytest
 from filelock import FileLock
+from starlette.requests import ClientDisconnect
 
 from search_spaces.loading import dump_space, load_space
 from search_spaces.settings import TokenInput
 from service import data_uploads
+from service.api.problems import ProblemError
+from service.api.routes.uploads import PIECE, write_pieces
+from service.api.thread_pools import ThreadPools
 from service.auth import Role
 from service.dashboard.submission import genes
 from service.data_preparing import prepare_file
@@ -31,7 +37,8 @@ from service.uploads import DATA_IDLE_S, FACTS_FILE, LEFT_FREE, LOCK_FILE, Uploa
 from supernet.data.manifest import read_manifest
 from tests.support import service_api_cases
 from tests.support.dashboard_cases import browser, said
-from tests.support.service_cases import Server, problem
+from tests.support.pipeline_cases import spec_of
+from tests.support.service_cases import Server, problem, submission
 
 server, alice = service_api_cases.server, service_api_cases.alice
 
@@ -86,6 +93,10 @@ def test_a_file_comes_in_parts_and_is_searched_with(server: Server, alice: httpx
     (found,) = alice.get("/data").json()["data"]
     assert (found["name"], found["task"], found["content"]) == ("mails", "classification", "texts")
     assert "mails" in [one["name"] for one in alice.get("/datasets").json()]
+    wrong = alice.post("/jobs", json={"space": "listops", "data": "mails"})
+    assert problem(wrong, 422, "/data").endswith(
+        "you uploaded: give it with dataset instead of data"
+    )
     bob = server.client("bob")
     assert "mails" not in [one["name"] for one in bob.get("/datasets").json()]
     space = mail_space(server)
@@ -338,6 +349,48 @@ def test_more_than_announced_others_and_readers_are_refused(
         assert put(other, place, b"x").status_code in (403, 404)
     assert put(server.client_of(None), place, b"x").status_code == 401
     alice.delete(place)
+
+
+def test_what_had_come_stays_when_a_part_is_refused(alice: httpx.Client) -> None:
+    place = begun(alice, b"1234567890", name="stays")
+    put(alice, place, b"12345678")
+    problem(put(alice, place, b"x" * 9, 2), 413)
+    assert alice.get(place).json()["received"] == 8
+    told = alice.put(f"{place}/content", params={"offset": 2}, content=iter([b"x" * 9]))
+    problem(told, 413)  # which did not tell its length before
+    assert alice.get(place).json()["received"] == 8
+    assert put(alice, place, b"", 2).json()["received"] == 8
+    assert put(alice, place, b"34", 2).json()["received"] == 4  # what is behind may be another's
+    alice.delete(place)
+
+
+def test_what_came_of_a_part_that_broke_off_is_kept() -> None:
+    written: list[bytes] = []
+
+    async def stream() -> AsyncIterator[bytes]:
+        for piece in (b"x" * PIECE, b"12", b"34"):
+            yield piece
+        raise ClientDisconnect
+
+    context: Any = SimpleNamespace(thread_pools=ThreadPools())
+    request: Any = SimpleNamespace(stream=stream)
+    with pytest.raises(ProblemError, match="connection ended"):
+        anyio.run(write_pieces, request, written.append, context)
+    assert written == [b"x" * PIECE, b"1234"]
+
+
+def test_a_deleted_data_set_is_told_of_by_what_to_do(
+    server: Server, alice: httpx.Client, tmp_path: Path
+) -> None:
+    place = server.settings.uploaded_data / "alice" / "lost"
+    spec = spec_of(tmp_path / "space", data=str(place), dataset="lost")
+    job, _ = server.store.jobs.submit(submission(spec=spec.model_dump_json()))
+    server.work()
+    found = alice.get(f"/jobs/{job.id}").json()
+    assert found["state"] == "failed" and found["error"] == (
+        "the data set lost was deleted: upload the same file under that name again, with the "
+        "options that it had"
+    )
 
 
 def test_two_who_send_at_once_do_not_mix(tmp_path: Path) -> None:

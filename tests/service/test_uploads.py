@@ -17,6 +17,7 @@ from service.uploads import LARGEST_SMALL, UnreadError, UploadError, Uploads, dr
 FILES = {"config.json": 2, "model.safetensors": 9}
 ALICE, BOB = Token("1", "alice", Role.submitter, 0.0), Token("2", "bob", Role.submitter, 0.0)
 ADMIN = Token("3", "root", Role.admin, 0.0)
+LOCKS = ("/.lock", "/.finishing")
 
 
 def place(home: Path, **values: float) -> Uploads:
@@ -64,7 +65,7 @@ def refused(act: Callable[[], object], status: int, words: str) -> None:
 def everything(home: Path) -> list[str]:
     """What is there besides whole checkpoints."""
     found = (path.relative_to(home).as_posix() for path in home.rglob("*"))
-    return sorted(path for path in found if "/." in path and not path.endswith("/.lock"))
+    return sorted(path for path in found if "/." in path and not path.endswith(LOCKS))
 
 
 def test_a_checkpoint_is_there_when_all_of_it_is(made: Uploads, tmp_path: Path) -> None:
@@ -212,7 +213,21 @@ def test_of_two_uploads_of_one_name_the_first_to_end_has_it(made: Uploads, tmp_p
     uploaded(made, owner="bob")  # who has names of his own
 
 
-def test_what_was_read_is_not_changed_any_more(made: Uploads, tmp_path: Path) -> None:
+def test_who_has_lost_the_answer_may_finish_again(made: Uploads) -> None:
+    begun = made.begin("alice", "tiny", FILES).id
+    for file, size in FILES.items():
+        send(made, begun, file, b"x" * size)
+    kept = made.finish("alice", begun, read)
+    assert made.finish("alice", begun, read) == kept == made.find(ALICE, "tiny")
+    refused(lambda: made.finish("bob", begun, read), 404, "there is no upload")
+    made.delete(kept)
+    refused(lambda: made.finish("alice", begun, read), 404, "there is no upload")
+
+
+def test_what_was_read_is_not_changed_any_more(
+    made: Uploads, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FINISH_S", 0.0)
     begun = made.begin("alice", "tiny", FILES).id
     for file, size in FILES.items():
         send(made, begun, file, b"x" * size)
@@ -222,7 +237,7 @@ def test_what_was_read_is_not_changed_any_more(made: Uploads, tmp_path: Path) ->
     def reading(folder: Path, size: int) -> tuple[str, str]:
         refused(late.keep, 404, "there is no upload")
         refused(lambda: send(made, begun, "config.json", b"!!"), 404, "there is no upload")
-        refused(lambda: made.finish("alice", begun, read), 404, "there is no upload")
+        refused(lambda: made.finish("alice", begun, read), 503, "try again")
         refused(lambda: made.drop("alice", begun), 404, "there is no upload")
         return read(folder, size)
 
@@ -278,7 +293,8 @@ def test_what_nobody_goes_on_with_is_deleted(made: Uploads, tmp_path: Path, bega
     _age(folder / f".coming-{left}", module.LONGEST_S + 1 if began else 0, module.IDLE_S + 1)
     (folder / f".coming-{left}").rename(folder / f".aside-{left}")  # killed while it was read
     drop_unfinished(tmp_path / "home" / "uploads")
-    assert {path.name for path in folder.iterdir()} == {".lock", "tiny", f".coming-{going}"}
+    locks = {lock.removeprefix("/") for lock in LOCKS}
+    assert {path.name for path in folder.iterdir()} == {*locks, "tiny", f".coming-{going}"}
     send(made, going, "model.safetensors", b"x" * 9)
 
 

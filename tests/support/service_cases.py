@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from sqlalchemy import create_engine, make_url, text
 
 from nas.run.events import (
@@ -35,7 +34,7 @@ from service.jobs.migrate import upgrade
 from service.jobs.states import Job, Kind, State
 from service.jobs.store import Store, open_store
 from service.jobs.submissions import Submission
-from service.serving import listen, server_config
+from service.serving import listen, make_server
 from service.settings import Settings
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker
@@ -208,8 +207,7 @@ class Server:
         upgrade(self.store.database)
         self.runner = InstantRunner()
         self.worker = Worker(self.store, self.settings, self.runner, "worker-1")
-        config = server_config(self.settings, self.store)
-        self._server = uvicorn.Server(config)
+        self._server = make_server(self.settings, self.store)
         self._socket = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         self._thread = threading.Thread(

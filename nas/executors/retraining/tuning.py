@@ -116,6 +116,8 @@ class RayTuner:
         def trial(settings: dict[str, float]) -> None:
             _trial(path, entry.id, settings)
 
+        # Tune keeps what trials do by its name, also of tunings that go on at once.
+        trial.__name__ = f"trial_of_{entry.id}"
         place = {"cpu": float(self.cpus), "gpu": float(self.gpus)}
         results = tune.Tuner(
             tune.with_resources(trial, place),

@@ -177,9 +177,9 @@ async def receive(
     offset: Annotated[int, Query(ge=0, description="Of the first byte: `received`.")] = 0,
 ) -> DataUploadOut:
     """Send a part of the file, or all of it; what has come of a part that breaks off is kept."""
-    run = context.thread_pools.uploads.run
+    run, length = context.thread_pools.uploads.run, int(request.headers.get("content-length", 0))
     async with place_to_send(context, token):
-        part = await run(partial(context.data.part, token.name, upload, offset))
+        part = await run(partial(context.data.part, token.name, upload, offset, length))
         try:
             await write_pieces(request, part.write, context)
         finally:
@@ -239,7 +239,7 @@ def delete_data(name: str, token: Token, context: Context) -> None:
         ProblemError: 404 when there is none, 409 while a job needs it.
     """
     found = _own(name, token, context)
-    needing = context.store.jobs.needing(str(found.folder.resolve()))
+    needing = context.store.jobs.needing(found.folder)
     if needing:
         raise ProblemError(
             409,

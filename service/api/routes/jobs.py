@@ -242,7 +242,7 @@ async def _while_answered(job: str, frames: AsyncIterator[bytes]) -> AsyncIterat
 async def _follow(context: Context, token: Token, job: str, after: int) -> AsyncIterator[bytes]:
     pinged = time.monotonic()
     yield format_sse_event(comment="follow", retry=2000)
-    while True:
+    while not context.streams.closed:
         found = await anyio.to_thread.run_sync(context.store.events.after, job, after, BATCH)
         if found:
             yield b"".join(_frame(event) for event in found)

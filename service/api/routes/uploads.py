@@ -74,7 +74,7 @@ def delete_checkpoint(name: str, token: Token, context: Context) -> None:
 
 
 def _check_unused(one: Uploaded, context: Context) -> None:
-    needing = context.store.jobs.needing(str(one.folder.resolve()))
+    needing = context.store.jobs.needing(one.folder)
     if needing:
         raise ProblemError(
             409,
@@ -121,7 +121,7 @@ async def _write(request: Request, part: Part, name: str, context: Context) -> U
 
 
 async def write_pieces(request: Request, write: Callable[[bytes], None], context: Context) -> None:
-    """Write the body of a request as it comes.
+    """Write the body of a request as it comes, also of one that breaks off.
 
     Args:
         request: that brings a file, or a part of one.
@@ -131,7 +131,7 @@ async def write_pieces(request: Request, write: Callable[[bytes], None], context
     Raises:
         ProblemError: 400 when its client leaves.
     """
-    run, held = context.thread_pools.uploads.run, bytearray()
+    run, held, left = context.thread_pools.uploads.run, bytearray(), False
     try:
         async for piece in request.stream():
             held += piece
@@ -139,8 +139,10 @@ async def write_pieces(request: Request, write: Callable[[bytes], None], context
                 await run(partial(write, bytes(held)))
                 held.clear()
     except ClientDisconnect:
-        raise ProblemError(400, "the connection ended before the file was whole") from None
+        left = True
     await run(partial(write, bytes(held)))
+    if left:
+        raise ProblemError(400, "the connection ended before the file was whole")
 
 
 @router.post("/uploads/{upload}/finish", status_code=201, response_model=CheckpointOut)

@@ -101,6 +101,14 @@ def test_networks_share_the_workers_that_try_settings(
     assert kind._room == JobRoom(trials, 2, 1)
 
 
+def test_networks_that_are_tuned_at_once_have_trials_of_their_own(run: RunFolder) -> None:
+    ids = not_yet_trained(run)[:2]
+    list(retrain(run, ids, ExecutorSettings("ray", workers=2), 3))
+    for one in ids:
+        assert run.read_json(f"retrained/{one}/result.json")["tuning"]["trials"] == 3
+        assert len(TrialFolders(run, one).records()) == 3
+
+
 def begun(run: RunFolder, network_id: str) -> Iterator[tuple[str, str]]:
     """A tuning that was killed: one trial stopped, one finished and poor, one under way."""
     own = {"learning_rate": 2e-3, "dropout": 0.0, "warmup_share": 0.1}

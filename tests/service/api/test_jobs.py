@@ -322,6 +322,21 @@ def test_a_stream_is_broken_off_when_the_database_goes_away(
     assert "event stream ends" in line.getMessage() and line.exc_info is None
 
 
+def test_a_stop_of_the_service_ends_streams_in_good_order(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Server(tmp_path) as server:
+        client = server.client()
+        job = client.post("/jobs", json=SMOKE).json()["id"]
+        with client.stream("GET", f"/jobs/{job}/events") as answer:
+            lines = answer.iter_lines()
+            while not next(lines).startswith("data:"):
+                pass
+            server._server.should_exit = True
+            assert "event: end" not in [*lines]
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
 def test_a_stream_follows_a_job_that_runs(server: Server, alice: httpx.Client) -> None:
     job = alice.post("/jobs", json=SMOKE).json()["id"]
     seen = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,26 @@ def test_a_text_that_was_cut_is_told_of(tmp_path: Path) -> None:
     assert (whole["cut_at"], whole["note"]) == (None, None)
     told = "The text was cut at 6 tokens: the network read nothing behind them."
     assert (cut["cut_at"], cut["note"]) == (6, told)
+
+
+def test_uploaded_data_that_were_deleted_or_are_others_are_told_with_what_to_do(
+    server: Server, alice: httpx.Client, tmp_path: Path
+) -> None:
+    data = server.settings.uploaded_data / "alice" / "cats"
+    shutil.copytree(prepare_images(tmp_path), data)
+    job, _ = server.store.jobs.submit(submission())
+    run = trained(server.settings.runs / job.run, IMAGE_SPACE, dataset="cats", data=str(data))
+    network = next(path.name for path in (run.path / "retrained").iterdir())
+    place = f"/jobs/{job.id}/architectures/{network}/predict"
+    assert alice.post(place, json=picture()).status_code == 200
+    shutil.rmtree(data)
+    again = "upload the same file under that name again, with the options that it had"
+    told = problem(alice.post(place, json=picture()), 422)
+    assert told == f"the data set cats was deleted: {again}"
+    shutil.copytree(prepare_texts(tmp_path), data)
+    told = problem(alice.post(place, json=picture()), 422)
+    assert "cats is not the one that this run was made with" in told
+    assert told.endswith(f"delete it, and {again}")
 
 
 def test_data_that_are_gone_are_told_of_without_paths(

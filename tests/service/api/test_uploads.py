@@ -99,7 +99,7 @@ def seen(client: httpx.Client) -> dict[str, Any]:
 
 def unfinished(server: Server) -> list[str]:
     place = server.settings.uploads
-    return [path.name for path in place.rglob(".*") if path.name != ".lock"]
+    return [path.name for path in place.rglob(".*") if path.name not in (".lock", ".finishing")]
 
 
 def test_what_was_uploaded_is_listed_searched_and_deleted(
@@ -131,6 +131,9 @@ def test_a_folder_of_sentence_transformers_keeps_its_pooling(
     files = files_of(sentence_encoder(hub, tmp_path / "encoder"))
     assert "1_Pooling/config.json" in files
     assert uploaded(alice, "encoder", files).json()["task"] == "embedding"
+    asked = {"start": "encoder", "dataset": "synthetic", "preset": "smoke"}
+    told = problem(alice.post("/jobs", json=asked), 422, "/dataset")
+    assert "the data synthetic have none: name a folder of texts" in told
 
 
 def test_others_see_nothing_of_it(server: Server, alice: httpx.Client, llama: Path) -> None:

@@ -130,6 +130,34 @@ def test_a_new_address_takes_what_waits_and_an_old_one_writes_nothing(store: Sto
     assert store.outbox.last("alice", 5) == [] and store.outbox.claim() is None
 
 
+def test_a_new_address_is_told_at_once_also_while_another_is_sent_to(store: Store) -> None:
+    store.outbox.set("alice", URL)
+    bodies(store)
+    submit(store)
+    store.leases.end(must(claim(store)), Action.succeed)
+    before = held(store)
+    store.outbox.set("alice", URL + "/new")
+    first = held(store)
+    assert (first.url, json.loads(first.body)["type"]) == (URL + "/new", "webhook.set")
+    assert not store.outbox.finish(before, 500, "late", good=False)
+    assert store.outbox.claim() is None  # who was late has not let go of what is another's
+    assert store.outbox.finish(first, 200, "", good=True)
+    then = held(store)
+    assert (then.id, then.url, then.tries) == (before.id, URL + "/new", 2)
+
+
+def test_who_sent_to_an_address_that_was_removed_lets_go_of_no_other(store: Store) -> None:
+    store.outbox.set("alice", URL)
+    before = held(store)
+    store.outbox.remove("alice")
+    store.outbox.set("alice", URL)
+    after = held(store)
+    store.outbox.set("bob", URL)
+    assert not store.outbox.finish(before, 200, "", good=True)
+    assert held(store).owner == "bob"
+    assert store.outbox.finish(after, 200, "", good=True)
+
+
 def test_clocks_that_are_set_back_hold_nothing_up(store: Store) -> None:
     store.outbox.set("alice", URL)
     with store.database.writing() as connection:

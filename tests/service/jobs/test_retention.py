@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 from collections.abc import Collection, Iterator
@@ -12,8 +13,9 @@ import pytest
 
 from nas.run.folder import locked
 from nas.run.layout import LOCK_FILE
+from service.jobs import retention
 from service.jobs.database import DatabaseFullError
-from service.jobs.retention import delete_job, disk_bytes, make_room
+from service.jobs.retention import delete_job, disk_bytes, make_room, tell_unknown
 from service.jobs.states import Action, Job, JobStateError, Kind, State, Summary
 from service.jobs.store import Store
 from service.settings import GIB, Settings
@@ -111,6 +113,27 @@ def test_what_belongs_to_no_job_is_swept_up(disk: Disk) -> None:
     assert not (disk.home / "trash" / "left").exists()
 
 
+def test_runs_of_another_database_are_kept_and_told_of(
+    disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = [disk.run(end) for end in (Action.succeed, Action.fail, None)]
+    for job in jobs:
+        os.utime(disk.home / "runs" / job.run, (0, 0))
+    settings = Settings(home=disk.home, quota_gib=1e-9)
+    tell_unknown(disk.store, settings)
+    assert not caplog.records
+    with fresh_store(f"sqlite:///{disk.home / 'empty.db'}") as other:
+        for _ in range(2):
+            make_room(other, settings)
+        with caplog.at_level(logging.WARNING):
+            tell_unknown(other, settings)
+    assert [disk.left(job) for job in jobs] == [BOTH] * 3
+    (told,) = caplog.records
+    first = sorted(job.run for job in jobs)
+    assert vars(told)["runs"] == 3 and vars(told)["first"] == first
+    assert "NAS_DATABASE_URL" in told.message and "move them away" in told.message
+
+
 def test_an_owner_above_its_quota_makes_room_of_its_own(disk: Disk) -> None:
     his = disk.run(Action.fail, "bob")
     mine = [disk.run(Action.fail), disk.run(Action.succeed)]
@@ -173,6 +196,37 @@ def test_deleting_a_search_deletes_the_logs_of_all_its_jobs(disk: Disk) -> None:
     assert [path.name for path in settings.logs.iterdir()] == [f"{other.id}.log"]
     assert [path.name for path in settings.runs.iterdir()] == [other.run]
     assert delete_job(disk.store, settings, search.id) is None
+
+
+def test_a_run_whose_job_was_deleted_by_a_process_that_was_killed_then_is_swept_up(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, job = Settings(home=disk.home), disk.run(Action.succeed)
+    with monkeypatch.context() as killed:
+        killed.setattr(retention, "_remove_files", lambda *_: None)
+        assert delete_job(disk.store, settings, job.id) is not None
+    folder = settings.runs / job.run
+    disk.make_room(10)
+    assert folder.is_dir()  # it may be just about to be moved
+    os.utime(folder, (0, 0))
+    disk.make_room(10)
+    assert not folder.exists()
+
+
+def test_a_job_that_is_retried_while_it_is_deleted_keeps_no_mark_of_that(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings, job = Settings(home=disk.home), disk.run(Action.fail)
+    delete = disk.store.jobs.delete
+
+    def retried(identity: str) -> Job | None:
+        disk.store.jobs.retry(identity)
+        return delete(identity)
+
+    monkeypatch.setattr(disk.store.jobs, "delete", retried)
+    with pytest.raises(JobStateError, match="queued"):
+        delete_job(disk.store, settings, job.id)
+    assert disk.left(job) == BOTH
 
 
 def test_a_job_that_has_not_ended_keeps_its_files(disk: Disk) -> None:

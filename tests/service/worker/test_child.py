@@ -47,7 +47,7 @@ def begun(script: str, folder: Path) -> tuple[subprocess.Popen[bytes], _Process]
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
-    return process, _Process(process, folder / "log", size, ())
+    return process, _Process(process, folder / "log", size, folder, folder)
 
 
 @pytest.mark.parametrize("how", ["ended", "stopped", "left alone"])
