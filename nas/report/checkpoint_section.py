@@ -19,6 +19,7 @@ from nas.results.contents import DISTANCES, ByDistance, Origin, RunContents, Str
 from search_spaces.architecture import Architecture
 
 TITLE = "The checkpoint"
+CHECKPOINT, FINE_TUNED = "the checkpoint", "fine-tuned"  # whose weights a network has
 CACHE = CACHE_OBJECTIVE.name
 MOST_CONTEXTS = 4
 DISTANCE_CAPTIONS = {
@@ -89,14 +90,14 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
 
     entry = origin.entry
     guessed = frozenset(entry.predicted.keys() - entry.measured.keys())
-    found = [Row(entry.id, "the checkpoint", entry.values, guessed)]
+    found = [Row(entry.id, CHECKPOINT, entry.values, guessed)]
     if run.picked is not None:
         found.append(Row(run.picked.id, "picked, as inherited", *known(run.picked.id)))
     for one in run.retrained:
         values, guessed = known(one.id)
         scores = {f"valid_{name}": score for name, score in one.valid_scores.items()}
         values = {**values, **scores, QUALITY: run.quality.of(one.valid_scores)}
-        found.append(Row(one.id, "fine-tuned", values, guessed - {QUALITY}))
+        found.append(Row(one.id, FINE_TUNED, values, guessed - {QUALITY}))
     return found
 
 
@@ -181,23 +182,25 @@ def _layers(run: RunContents, origin: Origin) -> Html:
 
 def _losses(run: RunContents, origin: Origin) -> Html:
     """The loss of the checkpoint and of fine-tuned networks by distance, of language models."""
-    losses = {origin.entry.id: origin.by_distance}
-    losses |= {one.id: one.by_distance for one in run.retrained if one.by_distance}
+    losses = [(origin.entry.id, CHECKPOINT, origin.by_distance)]
+    losses += [(one.id, FINE_TUNED, one.by_distance) for one in run.retrained if one.by_distance]
     return join(*(_loss_table(losses, origin, name) for name in DISTANCES if origin.by_distance))
 
 
-def _loss_table(losses: Mapping[str, ByDistance], origin: Origin, name: str) -> Html:
+def _loss_table(losses: list[tuple[str, str, ByDistance]], origin: Origin, name: str) -> Html:
     stretches = origin.by_distance[name]
-    rows = [[cell("tokens"), *(cell(words.whole(one.tokens), one.tokens) for one in stretches)]]
-    for identity, by_name in losses.items():
+    tokens = (cell(words.whole(one.tokens), one.tokens) for one in stretches)
+    rows = [[cell("tokens"), cell(""), *tokens]]
+    for identity, weights, by_name in losses:
         known = {one.first: one.nats for one in by_name.get(name, ())}
         rows.append(
             [
-                cell(tag("code", identity), strong=identity == origin.entry.id),
+                cell(tag("code", identity), strong=weights == CHECKPOINT),
+                cell(weights),
                 *(cell(_nats(known.get(one.first)), known.get(one.first)) for one in stretches),
             ]
         )
-    return table(["network", *map(_stretch, stretches)], rows, DISTANCE_CAPTIONS[name])
+    return table(["network", "weights", *map(_stretch, stretches)], rows, DISTANCE_CAPTIONS[name])
 
 
 def _nats(number: float | None) -> str:

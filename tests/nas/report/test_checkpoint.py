@@ -87,9 +87,10 @@ def test_losses_stand_by_distance(begun: RunContents) -> None:
     (one,) = begun.retrained
     origin, tuned = replace(begun.origin, by_distance=told), replace(one, by_distance=less)
     text = words_of(checkpoint_section(replace(begun, origin=origin, retrained=(tuned,))))
-    assert "network never 9–32 over 32 tokens 345 7 2" in text, text
-    assert f"{origin.entry.id} 3.250 0.500 9.000 {one.id} 3.250" in text
-    assert "network 1–8 tokens 5" in text
+    assert "network weights never 9–32 over 32 tokens 345 7 2" in text, text
+    own = f"{origin.entry.id} the checkpoint 3.250 0.500 9.000"
+    assert f"{own} {one.id} fine-tuned 3.250" in text
+    assert "network weights 1–8 tokens 5" in text
 
 
 def test_networks_that_keep_nothing_have_no_table_of_it(begun: RunContents) -> None:

@@ -208,6 +208,10 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     stretches = contents.origin.by_distance["positions"]
     tokens = sum(one.tokens for one in stretches)
     mean = sum(one.tokens * one.nats for one in stretches) / tokens
+    # The checkpoint as it came, and trained on as long, which are the same network.
+    own = next(one for one in contents.retrained if one.id == network.id)
+    for named in (contents.origin.by_distance, own.by_distance):
+        assert all(f">{one.nats:.3f}</td>" in page for one in named["positions"])
     loss = contents.origin.entry.measured["quality"]
     assert mean == pytest.approx(loss, rel=1e-5)
     assert "how many tokens ago the pair" in page and "over 0" not in page
