@@ -17,6 +17,7 @@ from nas.executors.base import ExecutorSettings
 from nas.executors.board import read_workers
 from nas.run.events import Event
 from nas.run.folder import RunFolder
+from nas.run.layout import EVENTS_FILE
 from nas.stages.pipeline import run_search
 from search_spaces.errors import ExecutorError
 from tests.nas.stages.test_pipeline_conflicts import small_disk
@@ -80,6 +81,8 @@ def test_a_timed_search(tmp_path: Path, ray_session: None) -> None:
     alone = finished(tmp_path / "alone", objectives=costs)
     run = tiny(tmp_path / "run", objectives=costs)
     list(events(run))
+    if any("other work disturbed" in (one.path / EVENTS_FILE).read_text() for one in (alone, run)):
+        pytest.skip("other work disturbed timings, which then are taken anew")
     assert results(run) == results(alone)  # what was timed once is known
 
 
