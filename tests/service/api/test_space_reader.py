@@ -177,13 +177,23 @@ SLOW = {
 }
 
 
+@pytest.fixture
+def attack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has a program run in place of the process that reads."""
+
+    def attacked(program: str) -> None:
+        (tmp_path / "attacked.py").write_text(program)
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        monkeypatch.setattr(space_reader, "MODULE", "attacked")
+
+    return attacked
+
+
 @pytest.mark.parametrize("program", SLOW.values(), ids=SLOW)
 def test_what_takes_too_much_costs_a_process_and_an_answer(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, program: str, attack: Callable[[str], None]
 ) -> None:
-    (tmp_path / "attacked.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack(program)
     attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="took more than 2 s or 256 MB") as caught:
         attacked.check(SpaceSource(space_toml=DIGITS))
@@ -195,12 +205,10 @@ def test_what_takes_too_much_costs_a_process_and_an_answer(
 
 
 def test_a_process_that_gives_no_answer_is_given_up(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, attack: Callable[[str], None]
 ) -> None:
     silent = "import signal, service.api.space_reader as p\np.answer = lambda *_: signal.pause()"
-    (tmp_path / "attacked.py").write_text(f"{silent}\np.main()")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack(f"{silent}\np.main()")
     monkeypatch.setattr(space_reader, "WALL_S", 0.1)
     attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="the machine is busy") as caught:
@@ -218,14 +226,9 @@ ASKS: dict[str, Callable[[SpaceReader], object]] = {
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_of_a_process_without_limits_nobody_is_at_fault(
-    settings: Settings,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    ask: Callable[[SpaceReader], object],
+    settings: Settings, ask: Callable[[SpaceReader], object], attack: Callable[[str], None]
 ) -> None:
-    (tmp_path / "attacked.py").write_text(SLOW["a crash of a library"])
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack(SLOW["a crash of a library"])
     attacked = SpaceReader(settings)
     with pytest.raises(ProblemError, match="the machine is busy") as caught:
         ask(attacked)
@@ -233,11 +236,9 @@ def test_of_a_process_without_limits_nobody_is_at_fault(
 
 
 def test_a_process_that_does_not_begin_is_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attack: Callable[[str], None]
 ) -> None:
-    (tmp_path / "attacked.py").write_text("import signal\nsignal.pause()")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack("import signal\nsignal.pause()")
     monkeypatch.setattr(space_reader, "START_S", 0.0)
     started: list[Any] = []
     begin = subprocess.Popen
@@ -269,25 +270,17 @@ def test_loading_libraries_takes_nothing_of_the_time_of_an_answer(
 
 
 def test_our_own_mistakes_are_not_the_spaces(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, attack: Callable[[str], None]
 ) -> None:
-    (tmp_path / "attacked.py").write_text(
-        "import sys, service.api.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack("import sys, service.api.space_reader as p\np.answer = lambda *_: sys.exit(1)\np.main()")
     with pytest.raises(space_reader.LostError, match="ended with 1"):
         SpaceReader(settings).check(SpaceSource(space_toml=DIGITS))
 
 
 def test_one_that_is_lost_while_it_loads_libraries_is_nobodys_fault(
-    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, attack: Callable[[str], None]
 ) -> None:
-    (tmp_path / "attacked.py").write_text(
-        "import os, service.api.space_reader as p\np._loaded = lambda *_: os.abort()\np.main()"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(space_reader, "MODULE", "attacked")
+    attack("import os, service.api.space_reader as p\np._loaded = lambda *_: os.abort()\np.main()")
     with pytest.raises(ProblemError, match="the machine is busy") as caught:
         SpaceReader(settings).check(SpaceSource(space_toml=DIGITS))
     assert caught.value.status == 503
