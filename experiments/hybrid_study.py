@@ -8,7 +8,8 @@ network is trained alone for so many updates instead. Four spaces are searched, 
 of real evaluations: softmax only, windows only, linear only, and all kinds mixed; for quality
 against the size of the cache, and against the times of a token and of a prompt, predicted from 60
 networks that are timed. Two winners of each space, the best and the cheapest that is as good within
-a tolerance, are trained from scratch, all with the same updates and several seeds, and tested. More
+a tolerance, and of the mixed space the cheapest one of several kinds that is as good as the best
+pure one, are trained from scratch, all with the same updates and several seeds, and tested. More
 networks, spread over all qualities in the search, are trained once, to see how well the search
 ranks them.
 
@@ -40,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 from scipy.stats import kendalltau
 
@@ -52,7 +54,7 @@ from experiments.attention_study import (
     train,
 )
 from experiments.harness import Options, Study, add_numbers, note, positive, processes, table_of
-from experiments.searchers import FIRST, Measure
+from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, counted, timed_workload
@@ -150,6 +152,11 @@ def kinds_of(network: Architecture) -> list[str]:
     return [layer.self_attention for layer in network.decoder.layers]
 
 
+def has_several(kinds: Sequence[str]) -> bool:
+    """Whether layers are of more than one kind, whatever their windows and kernels."""
+    return len({base_kind(kind) for kind in kinds}) > 1
+
+
 # -- what networks cost ---------------------------------------------------------------------------
 
 
@@ -193,7 +200,9 @@ class Winner:
     Attributes:
         cost: what was searched for besides quality.
         space: a kind, or ``mixed``.
-        which: ``best``, or ``lean``: the cheapest that is as good within `TOLERANCE`.
+        which: ``best``; ``lean``: the cheapest that is as good within `TOLERANCE`; of the mixed
+            space also ``match``: the cheapest of several kinds that is as good as the best pure
+            network.
         row: its genotype in the whole space, ``(1, S)``.
         network: itself.
     """
@@ -231,17 +240,28 @@ def winners_of(asked: Oracle, found: Found, costs: Mapping[str, Costs]) -> list[
     """The winners under every cost in every space; a network may win more than once."""
     winners = []
     for cost, by_space in found.items():
+        pure = [asked(rows).min() for space, rows in by_space.items() if space != MIXED]
         for space, rows in by_space.items():
             qualities, prices = asked(rows), costs[cost](rows)[:, 0]
-            alike = np.flatnonzero(qualities <= qualities.min() + TOLERANCE)
+            networks = asked.space.decode(rows)
             picked = {
                 "best": int(np.lexsort((prices, qualities))[0]),
-                "lean": int(alike[np.lexsort((qualities[alike], prices[alike]))[0]]),
+                "lean": _cheapest(qualities <= qualities.min() + TOLERANCE, qualities, prices),
             }
+            if space == MIXED and pure:
+                mixes = np.array([has_several(kinds_of(network)) for network in networks])
+                matching = mixes & (qualities <= min(pure) + TOLERANCE)
+                if matching.any():
+                    picked["match"] = _cheapest(matching, qualities, prices)
             for which, number in picked.items():
                 row = rows[number : number + 1]
-                winners.append(Winner(cost, space, which, row, asked.space.decode(row)[0]))
+                winners.append(Winner(cost, space, which, row, networks[number]))
     return winners
+
+
+def _cheapest(chosen: NDArray[np.bool_], qualities: Floats, prices: Floats) -> int:
+    """The cheapest of the chosen ones, of equally cheap ones the best."""
+    return int(np.lexsort((qualities, prices, ~chosen))[0])
 
 
 def ranked_rows(asked: Oracle, winners: Sequence[Winner], found: Found, count: int) -> Genotypes:
@@ -502,7 +522,7 @@ def reached(row: Mapping[str, Any], metric: QualityMetric) -> tuple[float, float
 
 def is_mixed(row: Mapping[str, Any]) -> bool:
     """Whether a winner of the mixed space has more than one kind of attention."""
-    return row["space"] == MIXED and len({base_kind(kind) for kind in row["kinds"]}) > 1
+    return row["space"] == MIXED and has_several(row["kinds"])
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from experiments.hybrid_study import (
     again,
     comparisons,
     fronts_of,
+    has_several,
     kinds_of,
     marks,
     met,
@@ -134,6 +135,23 @@ def test_winners_are_the_best_and_the_cheapest_that_is_as_good() -> None:
     assert (best.which, lean.which) == ("best", "lean")
     assert best.network.id == SPACE.decode(ROWS[[dear]])[0].id
     assert lean.network.id == SPACE.decode(ROWS[[fair]])[0].id
+
+
+def test_beside_pure_spaces_the_cheapest_mix_as_good_as_the_best_of_them_wins_too() -> None:
+    prices = cache(ROWS)[:, 0]
+    networks = SPACE.decode(ROWS)
+    mixes = [number for number, one in enumerate(networks) if has_several(kinds_of(one))]
+    pure = next(number for number in range(len(ROWS)) if number not in mixes)
+    cheaper, cheap, *_, dear = sorted(mixes, key=lambda number: prices[number])
+    qualities = np.full(len(ROWS), 0.9)
+    qualities[[pure, dear, cheap, cheaper]] = 0.5, 0.1, 0.51, 0.53
+    found = {CACHE: {"softmax": ROWS[[pure]], MIXED: ROWS}}
+    won = winners_of(oracle_of(qualities), found, {CACHE: cache})
+    (match,) = [winner for winner in won if winner.which == "match"]
+    assert match.space == MIXED and match.network.id == networks[cheap].id
+    qualities[mixes] = 0.9
+    won = winners_of(oracle_of(qualities), found, {CACHE: cache})
+    assert [winner.which for winner in won] == ["best", "lean"] * 2
 
 
 def test_a_front_is_listed_from_its_cheapest_network_on() -> None:
