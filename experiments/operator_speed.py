@@ -188,6 +188,8 @@ def _calls(
                 partial(first, x_BND=x_BNE[:, before]),
                 partial(second, x_BND=x_BNE[:, last]),
             )
+        if kernel.reads_positions:
+            second = partial(second, positions_1N=torch.tensor([[length]]))
         forward[kind] = first
         token[kind] = partial(second, state=first()[1])
     log_gate, beta = -torch.rand(1, HEADS, length + 1, 1), torch.rand(1, HEADS, length + 1)

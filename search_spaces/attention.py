@@ -63,7 +63,6 @@ class StateSizes(NamedTuple):
         context: positions that were read, times the states of a position.
         window: as in `AttentionSizes`.
         dtype_bytes: of one number of what is not summed, 2 or 4.
-        crosses: whether it is kept of another sequence, which is read as a whole.
     """
 
     num_heads: int
@@ -72,7 +71,6 @@ class StateSizes(NamedTuple):
     context: int
     window: int = 0
     dtype_bytes: int = 4
-    crosses: bool = False
 
 
 StateBytes = Callable[[ModelSettings, StateSizes], int]
@@ -264,6 +262,20 @@ def _decay(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     )
 
 
+GATE_RANK = 16
+"""Of the weights of a gate per channel."""
+
+
+def _decay_channel(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
+    """As `_decay` with a gate for each feature of the keys, whose weights are of low rank.
+
+    Source: Yang et al., Gated Linear Attention (2024), equation 3 and section 4.4.
+    """
+    n, width = sizes.queries, sizes.width
+    weights = GATE_RANK * (sizes.embed_dim + width)
+    return _decay(settings, sizes)._replace(params=weights + 2 * width, products=n * weights)
+
+
 CONVOLUTION = 4
 """Positions of the short convolution before the gated delta rule."""
 
@@ -283,16 +295,11 @@ def _gated_delta(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
     )
 
 
-SEEN_BYTES = 8
-"""Of the number of positions that were read, which sums with positions carry."""
-
-
-def _sums(columns: int, features: int = 1, seen: bool = True) -> StateBytes:
+def _sums(columns: int, features: int = 1) -> StateBytes:
     """Bytes of ``features * D`` by ``D + columns`` sums of a head, in fp32."""
 
     def state(settings: ModelSettings, sizes: StateSizes) -> int:
-        matrix = features * sizes.head_dim * (sizes.head_dim + columns) * 4
-        return sizes.num_heads * matrix + (SEEN_BYTES if seen and not sizes.crosses else 0)
+        return sizes.num_heads * features * sizes.head_dim * (sizes.head_dim + columns) * 4
 
     return state
 
@@ -352,7 +359,8 @@ OPERATORS: dict[str, AttentionOperator] = {
         AttentionOperator("norm", 12, _norm, _sums(0)),
         AttentionOperator("elu", 11, _elu, _sums(1), rotates=True),
         AttentionOperator("hedgehog", 19, _hedgehog, _sums(1, features=2), rotates=True),
-        AttentionOperator("decay", 16, _decay, _sums(0, seen=False), crosses=False),
+        AttentionOperator("decay", 16, _decay, _sums(0), crosses=False),
+        AttentionOperator("decay_channel", 23, _decay_channel, _sums(0), crosses=False),
         AttentionOperator("gated_delta", 36, _gated_delta, _delta_state, crosses=False),
         AttentionOperator("performer", 11, _elu, _sums(1)),
         AttentionOperator("linformer", 6, _linformer, _nothing, causal=False, crosses=False),

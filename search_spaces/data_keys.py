@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from search_spaces.recall import SETTING as RECALL_WINDOW
+from search_spaces.recall_form import RECALL_FORM
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
 
 DATASET = "dataset"
 RECALL = "recall"
-RECALL_FORM = ("vocabulary", "length", "pairs", "gap", "train", "valid", "test")
-"""What the generated sequences of the data set ``recall`` are like."""
 
 _OF_TASK: dict[TaskName, tuple[str, ...]] = {
     "classification": (),

@@ -6,6 +6,7 @@
     ├── UsageError               the request itself is wrong: change the request (exit code 2)
     │   ├── UnknownNameError     no space, data set, preset … of that name: pick a listed one
     │   ├── SpaceFileError       a space's TOML is wrong: mend the line it names
+    │   ├── SettingError         numbers of generated data do not go together: change what it names
     │   ├── ArchitectureError    an architecture does not belong to the space or is malformed
     │   ├── UnreachableLimitError  no network can meet the limit: raise it
     │   ├── TooLargeError        a training does not fit into a graphics card: lower what it names
@@ -55,6 +56,18 @@ class UnknownNameError(UsageError):
 
 class SpaceFileError(UsageError):
     """A search space's TOML is malformed; the message names file, line and key."""
+
+
+class SettingError(UsageError):
+    """Settings of generated data that do not go together, or of which there cannot be so much.
+
+    Attributes:
+        keys: of the settings at fault, the likeliest first.
+    """
+
+    def __init__(self, message: str, keys: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.keys = keys
 
 
 class ArchitectureError(UsageError):

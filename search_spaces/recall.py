@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from search_spaces.attention import window_of
 from search_spaces.errors import UsageError
 from search_spaces.space import SearchSpace
+from search_spaces.toml.source import shown
 
 SETTING = "recall_window"
 
@@ -24,12 +25,18 @@ def recall_window(space: SearchSpace) -> int | None:
     given = space.data.get(SETTING)
     if given is None:
         return max(_windows(space), default=None)
-    if not isinstance(given, int) or isinstance(given, bool) or given < 0:
-        raise UsageError(
-            f"{SETTING} in the [data] table of the space {space.name} is a whole number of tokens, "
-            f"at least 0; found {given!r}"
-        )
+    if (problem := window_problem(given)) is not None:
+        # Of a space that an earlier version kept: others were refused when they were read.
+        raise UsageError(f"{SETTING} in the [data] table of the space {space.name}: {problem}")
+    assert isinstance(given, int)
     return given
+
+
+def window_problem(given: object) -> str | None:
+    """What is wrong with such a setting; None where nothing is."""
+    if isinstance(given, int) and not isinstance(given, bool) and given >= 0:
+        return None
+    return f"found {shown(given)}, allowed is a whole number of tokens, at least 0"
 
 
 def _windows(space: SearchSpace) -> Iterator[int]:

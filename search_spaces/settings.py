@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
-LinearKernel = Literal["cosformer", "norm", "elu", "hedgehog", "decay", "gated_delta"]
+LinearKernel = Literal[
+    "cosformer", "norm", "elu", "hedgehog", "decay", "decay_channel", "gated_delta"
+]
 OmniKernel = Literal["performer", "linformer", "bigbird", "full"]
 Positions = Literal["none", "sinusoidal", "learned", "rotary"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -194,6 +196,19 @@ class ModelSettings:
     def rotary_dim(self, head_dim: int) -> int:
         """Leading features of a head that rotary positions turn: an even number."""
         return int(head_dim * self.rotary_share) // 2 * 2 if self.positions == "rotary" else 0
+
+    def rotary_problem(self, num_heads: int) -> str | None:
+        """Why rotary positions turn nothing of so many heads; None where they do, or are not."""
+        width = self.head_width(num_heads)
+        if self.positions != "rotary" or self.rotary_dim(width):
+            return None
+        if width < 2:
+            return "rotary positions turn pairs of features, and a head has one: make heads wider"
+        return (
+            f"a rotary_share of {self.rotary_share:g} turns no pair of the {width} features of a "
+            f"head, so that there would be no positions; set rotary_share to "
+            f"{math.ceil(2000 / width) / 1000:g} or more, or make heads wider"
+        )
 
     def attention_dim(self, num_heads: int) -> int:
         """Width of queries, keys and values for that number of heads."""

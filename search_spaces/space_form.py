@@ -3,7 +3,8 @@
 The form, by example::
 
     [space]                      # name, task; optional: description, parent_digest
-    [model]                      # the fields of ModelSettings; style = "llama" sets several of them
+    [model]                      # the fields of ModelSettings; style = "llama" sets several of
+                                 # them, linear_kernel may list several (`kernel_choices`)
     [model.input]                # kind = "image" or "tokens" and the fields of that input
     [encoder]                    # every gene with its list of choices; num_kv_heads if wanted
     [encoder.layer.0]            # optional: fewer choices for one layer, counted from 0
@@ -29,8 +30,12 @@ from search_spaces.architecture import (
     kind_problem,
 )
 from search_spaces.attention import OPERATORS, Place, operator_of, window_of
-from search_spaces.data_keys import DATASET, data_keys
-from search_spaces.errors import ArchitectureError
+from search_spaces.data_keys import DATASET, RECALL, data_keys
+from search_spaces.errors import ArchitectureError, SettingError
+from search_spaces.kernel_choices import with_kernel_choices
+from search_spaces.recall import SETTING as RECALL_WINDOW
+from search_spaces.recall import window_problem
+from search_spaces.recall_form import RECALL_FORM, RecallSettings
 from search_spaces.settings import STYLES, ImageInput, ModelSettings, OmniKernel, TokenInput
 from search_spaces.space import (
     CROSS_GENES,
@@ -73,6 +78,7 @@ def space_from_source(source: TomlSource, *, kept: bool = False) -> SearchSpace:
             allowed.
     """
     source.check_keys((), _TABLES, ())
+    source = with_kernel_choices(source)
     name, task, description, parent = _header(source)
     model = model_from_source(source, task)
     slots: list[Slot] = []
@@ -91,6 +97,8 @@ def space_from_source(source: TomlSource, *, kept: bool = False) -> SearchSpace:
         parent_digest=parent,
     )
     _check_space(source, space)
+    if not kept:
+        _check_rotary(source, space)
     return space
 
 
@@ -241,7 +249,22 @@ def _data(
     if not isinstance(dataset, str):
         raise source.error(("data", DATASET), f"found {shown(dataset)}, allowed is a string")
     source.check_keys(("data",), data_keys(task, model, dataset or None), ())
+    if RECALL_WINDOW in table and (problem := window_problem(table[RECALL_WINDOW])) is not None:
+        raise source.error(("data", RECALL_WINDOW), problem)
+    form = dataset == RECALL or any(key in table for key in RECALL_FORM)
+    if form and task == "language_modelling":
+        _check_recall_form(source, table, model)
     return table
+
+
+def _check_recall_form(source: TomlSource, table: Mapping[str, Any], model: ModelSettings) -> None:
+    """Refuse a form of generated recall sequences that cannot be drawn, or read."""
+    assert isinstance(model.input, TokenInput), "language models read tokens"
+    try:
+        RecallSettings.read(table, model.input.vocab_size, model.max_length)
+    except SettingError as error:
+        key = next((key for key in error.keys if key in table), error.keys[0])
+        raise source.error(("data", key), error.marked) from None
 
 
 # -- free tables --------------------------------------------------------------------------------
@@ -400,6 +423,15 @@ def _check_heads(source: TomlSource, space: SearchSpace) -> None:
                         (slot.stack, slot.gene),
                         f"found {heads}, allowed are numbers that divide model.qkv_dim = {width}",
                     )
+
+
+def _check_rotary(source: TomlSource, space: SearchSpace) -> None:
+    """Refuse rotary positions that turn nothing, which earlier versions took for none."""
+    for slot in space.slots:
+        if slot.gene in ("num_heads", "self_num_heads"):
+            problem = space.model.rotary_problem(int(max(slot.choices)))
+            if problem is not None:
+                raise source.error(("model", "rotary_share"), problem)
 
 
 def _check_kv_heads(source: TomlSource, space: SearchSpace) -> None:

@@ -147,17 +147,27 @@ class ElasticAttention(nn.Module):
         key_mask_BN: Tensor | None = None,
         num_kv_heads: int | None = None,
         rotation: Rotation | None = None,
+        positions_1N: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from."""
+        """``(B, N, D)`` → ``(B, N, D)``, seeing the real past, and the state to go on from.
+
+        Positions of the states count padding; None at the start of a sequence counts them from 0.
+        """
         own, kernel = self._parts(kind)
         parts = own.query, own.key, own.value
         if num_kv_heads is None and (whole := self._undivided(kind, parts, x_BND, num_heads)):
             out_BHND, state = whole.kernel.attended_past(
-                whole.projected, key_mask_BN=key_mask_BN, span=span, state=state
+                whole.projected,
+                key_mask_BN=key_mask_BN,
+                span=span,
+                state=state,
+                positions_1N=positions_1N,
             )
             return self._output(own, out_BHND, x_BND), state
         q, k, v = self._asked(kind, x_BND, num_heads, num_kv_heads, rotation, span)
-        read = {"x_BND": x_BND} if kernel.reads_input else {}
+        read: dict[str, Tensor | None] = {"x_BND": x_BND} if kernel.reads_input else {}
+        if kernel.reads_positions:
+            read["positions_1N"] = positions_1N
         out_BHND, state = kernel.causal(
             q, k, v, key_mask_BN=key_mask_BN, span=span, state=state, **read
         )

@@ -109,6 +109,7 @@ class ElasticDecoderBlock(nn.Module):
                 mask_BN,
                 layer.self_num_kv_heads,
                 rotation,
+                positions_1N,
             )
             x_BND = self._after(self.self_norm, x_BND, attended)
         elif not self.pre_norm:

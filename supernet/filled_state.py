@@ -44,7 +44,7 @@ def filled_state(network: StandAlone, tokens_BN: Tensor) -> DecodingState:
     whole = shapes[0].prefill(shapes[1], start_of(*shapes))[1]
     assert state.states is not None and whole.states is not None
     states = tuple(
-        tuple(_lengthened(part, like, left_out) for part, like in zip(short, long, strict=True))
+        tuple(_lengthened(part, like) for part, like in zip(short, long, strict=True))
         for short, long in zip(state.states, whole.states, strict=True)
     )
     return replace(state, position=whole.position, states=states)
@@ -60,9 +60,7 @@ def _on_meta(network: StandAlone) -> StandAlone:
     return copy.deepcopy(network, empty)
 
 
-def _lengthened(part: Tensor, like: Tensor, positions: int) -> Tensor:
-    if part.ndim == 1:  # how many positions were seen
-        return part + positions
+def _lengthened(part: Tensor, like: Tensor) -> Tensor:
     lengths = zip(like.shape, part.shape, strict=True)
     whole = part.repeat([-(-long // short) if short else 1 for long, short in lengths])
     return whole[tuple(slice(length) for length in like.shape)].contiguous()

@@ -266,8 +266,18 @@ class LanguageModel(SequenceModel):
         with torch.no_grad():
             remembered_BC = context_BC[:, -decoder.memory_length :]
             for part_BN in remembered_BC.split(self.settings.max_length, dim=1):
-                state = self._read(part_BN, state, part_BN != 0)[1].next_segment()
+                state = self._read(part_BN, state, self._padded(part_BN))[1].next_segment()
         return state
+
+    def _padded(self, context_BN: Tensor) -> Tensor | None:
+        """The mask of a context; None where there is no padding, for it would be remembered.
+
+        In training it is there in any case: whether it is needed is known on the device alone.
+        """
+        mask_BN = context_BN != 0
+        if self.training:
+            return mask_BN
+        return None if mask_BN.is_meta or bool(mask_BN.all()) else mask_BN
 
 
 def _tokens(settings: ModelSettings) -> TokenInput:

@@ -112,7 +112,7 @@ def _job(path: str, network_id: str, mailbox: Mailbox, room: JobRoom, share: flo
                     mailbox.put(event)
             return
         work = retrain_work(run, network_id, tuner)
-        for event in stage_events(run, retrain_stage(network_id), work):
+        for event in stage_events(run, retrain_stage(run.spec, network_id), work):
             mailbox.put(event)
     except (NasError, OSError) as error:
         mailbox.fail(error)

@@ -175,7 +175,7 @@ def _replace(
     from nas.executors.retraining.stage import retrain_stage
     from nas.run.stage_runner import run_stage
 
-    folder, stage = run.folder, retrain_stage(entry.id)
+    folder, stage = run.folder, retrain_stage(run.spec, entry.id)
     names, updates = ", ".join(map(str, files)), max(one.updates for one in found)
     note = Note(stage.name, f"weights of {names}, trained by fairseq for {updates} updates")
     folder.log(note)

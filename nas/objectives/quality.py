@@ -161,9 +161,14 @@ SCORES = tuple(one.measured_name for one in QUALITIES.values())
 MORE_IS_BETTER = tuple(one.measured_name for one in QUALITIES.values() if one.best is not None)
 
 
-def copies(task: TaskName, quality: str | None) -> bool:
-    """Whether networks that begin with a checkpoint are as good as they are like it.
+def copies(task: TaskName, quality: str | None, *, begun: bool) -> bool:
+    """Whether networks are as good as they are like the checkpoint that their search began with.
 
     Training the checkpoint itself any further then makes nothing better.
+
+    Args:
+        task: of the networks.
+        quality: by which the search judges.
+        begun: whether it began with a checkpoint.
     """
-    return task == "embedding" or quality == "kl"
+    return begun and (task == "embedding" or quality == "kl")

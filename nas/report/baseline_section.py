@@ -16,14 +16,7 @@ def sentences(run: RunContents) -> list[str]:
     """See `nas.results.baselines.sentences`; nothing before there is a front."""
     if not _known(run) or run.front is None:
         return []
-    own = [
-        run.picked.trained(run.quality.of(one.valid_scores))
-        for one in run.retrained
-        if run.picked is not None
-        and one.id == run.picked.id
-        and run.quality.name in one.valid_scores
-    ]
-    return compared_sentences(run.spec, run.front, run.comparisons, *own)
+    return compared_sentences(run.spec, run.front, run.comparisons, run.trained_winner)
 
 
 def baseline_section(run: RunContents) -> Html:
@@ -40,8 +33,7 @@ def baseline_section(run: RunContents) -> Html:
         "say otherwise.",
     )
     picked = run.picked
-    own = next((one for one in run.retrained if one.id == picked.id), None)
-    score = None if own is None else MainScore(own.headline, own.test_scores[own.headline])
+    score = run.main_scores.get(picked.id)
     named = run.front.objectives[1:]
     costs = [one.name for one in named if one.name != "params"] + ["params"]
     rows = [_row(run, picked, "winner", score, costs)]

@@ -463,10 +463,13 @@ def _quality_heads(run: RunContents) -> dict[str, str]:
 
 
 def _beside(run: RunContents) -> dict[str, str]:
-    """Scores that every network of a task has beside its loss → their heads."""
+    """Scores that networks of a task have beside their loss → their heads."""
     task = TASKS[run.space.task]
     if run.space.task == "embedding":
-        return {name: head for name, head in task.metrics.items() if name != "loss"}
+        entries = () if run.front is None else run.front.entries
+        known = {name for entry in entries for name in entry.measured}
+        names = [name for name in task.metrics if name != "loss" and f"valid_{name}" in known]
+        return {name: task.metrics[name] for name in names}
     return {"accuracy": "accuracy" if task.classifies else "tokens right"}
 
 

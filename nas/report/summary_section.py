@@ -276,13 +276,14 @@ def search_command(run: RunContents) -> str:
 
 def _baseline_options(run: RunContents) -> list[str]:
     """What says what the winner is held against, where that is not what it usually is."""
-    given = run.spec.baseline
+    spec, given = run.spec, run.spec.baseline
     if isinstance(given, dict):
         network = Architecture.from_json(given).id
         return ["--baseline", f"{run.name}/{result_file(network)}"]
-    copied = run.spec.start is not None and copies(run.spec.space.task, run.spec.quality)
-    asked = run.spec.evaluator is None and not copied
-    return ["--baseline", NONE] if asked and given is None else []
+    if given is not None or spec.evaluator is not None:
+        return []
+    copied = copies(spec.space.task, spec.quality, begun=spec.start is not None)
+    return [] if copied else ["--baseline", NONE]
 
 
 def _data_options(spec: SearchSpec) -> list[str]:

@@ -7,6 +7,7 @@ can read.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, ValidationError
@@ -220,6 +221,15 @@ def check_setting(name: str) -> str:
     return name
 
 
+def _of_kind(value: Any, form: Mapping[str, Any]) -> bool:
+    """Whether it is a number where one is asked for, and so on; Python takes other things, too."""
+    if isinstance(value, bool):
+        return bool(form["type"] == "boolean")
+    if isinstance(value, int | float):
+        return form["type"] in ("integer", "number")
+    return bool(form["type"] == "string")
+
+
 def trained_here(name: str) -> bool:
     """Whether a number of a budget is for networks that are trained here, and for no others."""
     table, _, number = name.rpartition(".")
@@ -309,13 +319,28 @@ def check_presets(source: TomlSource, space: SearchSpace) -> None:
                 path,
                 unknown_name(key[-1], _form(key[:-1])["properties"])
                 if unknown
-                else f"found {shown(problem['input'])}, allowed is {allowed(_form(key))}",
+                else _not_allowed(problem["input"], _form(key)),
             ) from None
+        for group, given in space.presets.get(preset, {}).items():
+            values = given if isinstance(given, Mapping) else {"": given}
+            for name, value in values.items():
+                key = tuple(part for part in (group, name) if part)
+                if not _of_kind(value, form := _form(key)):
+                    raise source.error(("presets", preset, *key), _not_allowed(value, form))
+
+
+def _not_allowed(value: Any, form: Mapping[str, Any]) -> str:
+    return f"found {shown(value)}, allowed is {allowed(form)}"
+
+
+@cache
+def _schema() -> Mapping[str, Any]:
+    return Budget.model_json_schema()
 
 
 def _form(key: Iterable[str]) -> Mapping[str, Any]:
     """The part of the JSON schema of budgets that describes a key."""
-    schema = Budget.model_json_schema()
+    schema = _schema()
     form: Mapping[str, Any] = schema
     for part in key:
         form = form["properties"][part]

@@ -369,10 +369,11 @@ def _baseline(request: SearchRequest, space: SearchSpace, site: Site) -> Any:
                 f"{mark('baseline')} is for networks that are trained from scratch: what a search "
                 "that begins with a checkpoint has found stands beside the checkpoint itself"
             )
-        if given == NONE:
+        begun = request.start is not None
+        if given == NONE or copies(space.task, request.quality, begun=begun):
             return None
-        if request.start is not None:
-            return None if copies(space.task, request.quality) else CHECKPOINT
+        if begun:
+            return CHECKPOINT
         if given == PLAIN:
             return PLAIN if len(plain_rows(space)) else None
         own = site.architecture(given) if isinstance(given, str) else Architecture.from_json(given)

@@ -5,7 +5,7 @@ Labels and translations may stand beside it, and need not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from search_spaces.tasks import TaskName
@@ -27,13 +27,18 @@ class AskedColumns(Columns):
     Attributes:
         labelled: whether preparation wants a label beside it, and so takes no column by itself
             whatever it is called.
+        prepared: the column that the data of the network were read from where that was told; it is
+            read wherever it is there, unless another one is given.
     """
 
     labelled: bool = False
+    prepared: str = ""
 
     def find(self, names: Sequence[str]) -> tuple[str, ...] | None:
         """The column that some names have; of two sides without usual names the source."""
         (role,) = self.forms[0]
+        if self.prepared and self.prepared in names and not self.given:
+            return (self.prepared,)
         found = Columns.find(self, names)
         if found is None and role == "source":
             pairs = Columns(PAIRS, self.given, pair=self.pair)
@@ -43,13 +48,17 @@ class AskedColumns(Columns):
         return None if found is None else found[:1]
 
 
-def asked_columns(task: TaskName, pictures: bool, given: dict[str, str]) -> AskedColumns:
+def asked_columns(
+    task: TaskName, pictures: bool, given: Mapping[str, str], prepared: Mapping[str, str]
+) -> AskedColumns:
     """What to look for in data that a network is asked about.
 
     Args:
         task: of the network.
         pictures: whether it reads these.
         given: role → column, where it is told.
+        prepared: the same of the data that the network learnt from.
     """
     role = "image" if pictures else READS[task]
-    return AskedColumns(((role,),), given, labelled=task == "classification")
+    labelled = task == "classification"
+    return AskedColumns(((role,),), given, labelled=labelled, prepared=prepared.get(role, ""))

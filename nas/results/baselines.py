@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from nas.objectives import OBJECTIVES
-from nas.objectives.quality import NOISE
+from nas.objectives.quality import NOISE, Quality
 from nas.request.spec import PLAIN, SearchSpec
 from nas.results.beside_checkpoint import beside_checkpoint
 from nas.search.front import SAME_COST, Baseline, Front, FrontEntry, Role
@@ -97,6 +97,22 @@ def comparisons(
         )
         for one in front.baselines
     ]
+
+
+def trained_winner(
+    winner: FrontEntry | None, scores: Mapping[str, Mapping[str, float]], quality: Quality
+) -> FrontEntry | None:
+    """The winner, its quality that of its training; None where that is not known.
+
+    Args:
+        winner: the network that the search chose; None before there is one.
+        scores: of the networks that are trained, by id, on the validation split.
+        quality: by which the search judged.
+    """
+    own = {} if winner is None else scores.get(winner.id, {})
+    if winner is None or quality.name not in own:
+        return None
+    return winner.trained(quality.of(own))
 
 
 def trained_by_search(front: Front | None, left: str | None, picked: str | None) -> list[str]:

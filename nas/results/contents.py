@@ -11,7 +11,13 @@ from nas.objectives import QUALITY, Quality
 from nas.profiling.device_profile import DeviceProfile
 from nas.request.protected_choices import ProtectedChoices
 from nas.request.spec import SearchSpec
-from nas.results.baselines import Comparison, MainScore, comparisons, trained_by_search
+from nas.results.baselines import (
+    Comparison,
+    MainScore,
+    comparisons,
+    trained_by_search,
+    trained_winner,
+)
 from nas.results.failures import FailedNetwork
 from nas.results.retrained_order import RetrainedOrder, retrained_order
 from nas.run.duration import Duration, ToldAndTaken, compare
@@ -251,19 +257,27 @@ class RunContents:
         """The picked network beside the baselines; none before there is a front."""
         if self.front is None or self.picked is None:
             return []
-        scores = {
+        return comparisons(self.front, self.picked, self.main_scores, bool(self.spec.limits))
+
+    @property
+    def main_scores(self) -> dict[str, MainScore]:
+        """Id of a network that is trained → its score on the test split."""
+        return {
             one.id: MainScore(one.headline, one.test_scores[one.headline], one.asked_epochs)
             for one in self.retrained
         }
-        return comparisons(self.front, self.picked, scores, bool(self.spec.limits))
+
+    @property
+    def trained_winner(self) -> FrontEntry | None:
+        """The picked network, its quality that of its training; None where that is not known."""
+        return trained_winner(self.picked, self._valid_scores, self.quality)
 
     @property
     def retrained_order(self) -> RetrainedOrder | None:
         """The order of the front's networks in the search and once trained, if enough are."""
         if self.front is None or self.spec.evaluator is not None:
             return None
-        scores = {one.id: one.valid_scores for one in self.retrained}
-        return retrained_order(self.front, self.quality, scores, self._asked_epochs)
+        return retrained_order(self.front, self.quality, self._valid_scores, self._asked_epochs)
 
     @property
     def told(self) -> ToldAndTaken:
@@ -271,6 +285,11 @@ class RunContents:
         picked = None if self.picked is None else self.picked.id
         trained = trained_by_search(self.front, self.halving_left, picked)
         return compare(self.duration or Duration(), self.seconds, trained, self._asked_epochs)
+
+    @property
+    def _valid_scores(self) -> dict[str, Mapping[str, float]]:
+        """Id of a network → its scores on the validation split."""
+        return {one.id: one.valid_scores for one in self.retrained}
 
     @property
     def _asked_epochs(self) -> dict[str, int]:

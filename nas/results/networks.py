@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,11 +73,13 @@ class OpenedData:
         task: with its training and validation split.
         name: what they were called by: a path, or the name of built-in data.
         same: whether they are those that the run was made with.
+        columns: role → column that they were prepared from, where that was told.
     """
 
     task: Task[Any, Any]
     name: str
     same: bool
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 def choose_trained(folder: RunFolder, given: str | None) -> str:
@@ -281,6 +283,8 @@ def open_data(folder: RunFolder, given: str | None) -> OpenedData:
         DataError: when the data are missing, damaged or do not fit the run's space.
         DamagedRunError: when the run does not tell what its data were.
     """
+    from supernet.data.manifest import FILE_NAME as MANIFEST_FILE
+    from supernet.data.manifest import read_manifest
     from supernet.data.synthetic import NAME as SYNTHETIC
     from supernet.tasks.opening import open_task
 
@@ -301,7 +305,9 @@ def open_data(folder: RunFolder, given: str | None) -> OpenedData:
         )
     task = open_task(spec.space, dataset, path, spec.seed)
     known = folder.read_json(DATA_FILE)
-    return OpenedData(task, path or dataset, known.get("digest") == task.digest)
+    prepared = path is not None and (Path(path) / MANIFEST_FILE).is_file()
+    columns = read_manifest(Path(path)).columns if path is not None and prepared else {}
+    return OpenedData(task, path or dataset, known.get("digest") == task.digest, columns)
 
 
 def evaluate_network(

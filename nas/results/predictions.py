@@ -42,6 +42,7 @@ class Reading:
         labels: names of the classes.
         source: the vocabulary of texts that are read; None where there is none.
         target: of those that are written.
+        columns: role → column of the data that the network learnt from, where that was told.
     """
 
     task: TaskName
@@ -50,6 +51,7 @@ class Reading:
     labels: Sequence[str] = ()
     source: Tokenizer | None = None
     target: Tokenizer | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pictures(self) -> bool:

@@ -11,7 +11,13 @@ from typing import Any
 from nas.executors.board import WorkerState, read_workers
 from nas.request.picks import KNEE
 from nas.request.spec import SearchSpec
-from nas.results.baselines import Comparison, MainScore, comparisons, trained_by_search
+from nas.results.baselines import (
+    Comparison,
+    MainScore,
+    comparisons,
+    trained_by_search,
+    trained_winner,
+)
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked, resume_command
@@ -81,6 +87,16 @@ class RunState:
         return compare(self.duration or Duration(), took, trained, self._asked_epochs)
 
     @property
+    def _winner(self) -> FrontEntry | None:
+        networks = () if self.front is None else self.front.networks
+        return next((one for one in networks if one.id == self.picked), None)
+
+    @property
+    def _valid_scores(self) -> dict[str, dict[str, float]]:
+        """Id of a network → its scores on the validation split."""
+        return {str(one.get("id")): _valid_scores(one) for one in self.retrained}
+
+    @property
     def _asked_epochs(self) -> dict[str, int]:
         """Id of a network → the epochs that were asked for it in place of the run's."""
         asked = {str(one.get("id")): one.get("asked_epochs") for one in self.retrained}
@@ -88,20 +104,15 @@ class RunState:
 
     def comparisons(self, spec: SearchSpec) -> list[Comparison]:
         """The winner beside the baselines, as far as both are known."""
-        if self.front is None or self.picked is None:
+        if self.front is None or self._winner is None:
             return []
-        winner = next(one for one in self.front.networks if one.id == self.picked)
         scores = {str(one.get("id")): MainScore.of(one) for one in self.retrained}
         known = {name: score for name, score in scores.items() if score is not None}
-        return comparisons(self.front, winner, known, bool(spec.limits))
+        return comparisons(self.front, self._winner, known, bool(spec.limits))
 
     def trained_winner(self, spec: SearchSpec) -> FrontEntry | None:
         """The picked network, its quality that of its training; None where that is not known."""
-        scores = [_valid_scores(one) for one in self.retrained if one.get("id") == self.picked]
-        if self.front is None or not scores or spec.judged.name not in scores[0]:
-            return None
-        found = next(one for one in self.front.networks if one.id == self.picked)
-        return found.trained(spec.judged.of(scores[0]))
+        return trained_winner(self._winner, self._valid_scores, spec.judged)
 
     def order_sentence(self, spec: SearchSpec) -> str | None:
         """How well the search ordered the networks that were trained since, if they are enough."""
@@ -109,8 +120,7 @@ class RunState:
             return None
         from nas.results.retrained_order import retrained_order  # imports scipy
 
-        scores = {str(one.get("id")): _valid_scores(one) for one in self.retrained}
-        found = retrained_order(self.front, spec.judged, scores, self._asked_epochs)
+        found = retrained_order(self.front, spec.judged, self._valid_scores, self._asked_epochs)
         return None if found is None else found.sentence
 
     @property

@@ -11,6 +11,7 @@ from nas.request.resolve import TEXT_TASKS, StartingPoint
 from nas.request.spec import Start
 from nas.run.prepared_texts import prepared_texts_dir, texts_lock
 from search_spaces.errors import DataError
+from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from search_spaces.wording import OWN_CHECKPOINT, mark
@@ -28,9 +29,10 @@ def starting_point(folder: Path) -> StartingPoint:
     """What a request has to know of a checkpoint.
 
     Raises:
-        DataError: when it cannot be read.
+        DataError: when it cannot be read, or says of its output what its weights do not.
     """
     checkpoint = read_checkpoint(folder.resolve())
+    checkpoint.check_output()
 
     def problem(space: SearchSpace) -> str | None:
         return space_problem(space, checkpoint)
@@ -65,8 +67,9 @@ def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
 def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
     """See that texts were prepared with the tokenizer of the checkpoint that a search begins with.
 
-    Data without a manifest or for another task, and checkpoints without a tokenizer, have nothing
-    to compare. Worth asking before whether vocabularies fit: no size makes tokens mean the same.
+    Data without a manifest or for another task have nothing to compare, and checkpoints without a
+    tokenizer only the number of tokens. Worth asking before whether vocabularies fit: no size makes
+    tokens mean the same.
 
     Args:
         data: file or folder.
@@ -77,10 +80,13 @@ def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
         DataError: when they were prepared with another, whose tokens mean other things.
     """
     folder = Path(start.folder)
-    if not (data / FILE_NAME).is_file() or not (folder / TOKENIZER_FILE).is_file():
+    if not (data / FILE_NAME).is_file():
         return
     manifest = read_manifest(data)
     if manifest.tokenizer is None or manifest.task != task:
+        return
+    if not (folder / TOKENIZER_FILE).is_file():
+        _check_vocabulary(data.name, manifest.tokenizer.vocab_size, folder)
         return
     read = {one.sha256 for one in manifest.inputs if one.role == "tokenizer"}
     whole_texts = manifest.task != "language_modelling"
@@ -88,6 +94,19 @@ def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
         raise DataError(
             f"{data.name} was prepared with another tokenizer than that of the checkpoint "
             f"{folder.name}: prepare it anew with "
+            f"{mark('tokenizer', 'nas data prepare --tokenizer')} "
+            f"{mark(OWN_CHECKPOINT, shlex.quote(str(folder)))}"
+        )
+
+
+def _check_vocabulary(name: str, tokens: int, folder: Path) -> None:
+    """Refuse data of more tokens than a checkpoint without a tokenizer reads."""
+    shape = read_checkpoint(folder).settings.input
+    if not isinstance(shape, ImageInput) and tokens > shape.vocab_size:
+        raise DataError(
+            f"{name} has {tokens:,} tokens, but the checkpoint {folder.name} reads "
+            f"{shape.vocab_size:,}, and has no {TOKENIZER_FILE} to prepare data with: fetch that "
+            "from where the checkpoint comes from, and prepare the data anew with "
             f"{mark('tokenizer', 'nas data prepare --tokenizer')} "
             f"{mark(OWN_CHECKPOINT, shlex.quote(str(folder)))}"
         )

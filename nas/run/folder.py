@@ -213,10 +213,10 @@ class RunFolder:
         self.check()
         write_atomically(self.path / begun_file(stage), digest)
 
-    def begun_otherwise(self, stage: str, digest: str) -> bool:
+    def begun_otherwise(self, stage: str, *digests: str) -> bool:
         """Whether a stage was begun with other inputs, to which the files it left belong."""
         file = self.path / begun_file(stage)
-        return file.exists() and file.read_bytes() != digest.encode()
+        return file.exists() and file.read_bytes() not in [one.encode() for one in digests]
 
     def damage(self, record: StageRecord) -> str | None:
         """The first file of a finished stage that is missing or changed, in words; else None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 
 from nas.run.folder import RunFolder, checksum
 from nas.run.stages import Stage
@@ -21,3 +22,12 @@ def stage_digest(folder: RunFolder, stage: Stage) -> str:
         whole.append({name: checksum(folder.path / name) for name in files})
     text = json.dumps(whole, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def stage_digests(folder: RunFolder, stage: Stage) -> tuple[str, ...]:
+    """The digest, and behind it that of earlier versions where these counted less."""
+    found = [stage_digest(folder, stage)]
+    if stage.uncounted:
+        counted = tuple(name for name in stage.needs if name not in stage.uncounted)
+        found.append(stage_digest(folder, replace(stage, needs=counted)))
+    return tuple(found)

@@ -15,7 +15,7 @@ from nas.run.events import Event, Note, StageFinished, StageSkipped, StageStarte
 from nas.run.folder import RunFolder
 from nas.run.layout import begun_file
 from nas.run.opened import OpenedRun
-from nas.run.stage_digest import stage_digest
+from nas.run.stage_digest import stage_digests
 from nas.run.stages import SEARCH_STAGES, Stage
 from search_spaces.errors import DamagedRunError
 
@@ -40,16 +40,16 @@ def stage_events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
 
 
 def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
-    digest = stage_digest(run.folder, stage)
+    digests = stage_digests(run.folder, stage)
     problem = None
     try:
         record = run.folder.record(stage.name)
-        if record is not None and record.digest == digest:
+        if record is not None and record.digest in digests:
             problem = run.folder.damage(record)
             if problem is None and record.outputs.keys() == stage.outputs.keys():
                 yield StageSkipped(stage.name, stage.label)
                 return
-        if record is not None or run.folder.begun_otherwise(stage.name, digest):
+        if record is not None or run.folder.begun_otherwise(stage.name, *digests):
             problem = problem or "what this stage reads has changed"
             run.folder.forget(stage.name, stage.files)
     except DamagedRunError as error:
@@ -57,7 +57,7 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
         run.folder.forget(stage.name, stage.files)
     before = seconds_before(run.folder, stage.name)
     if stage.needs:  # without, there is nothing it could have been begun with but the spec
-        run.folder.begin(stage.name, digest)
+        run.folder.begin(stage.name, digests[0])
     if problem is not None:
         yield Note(stage.name, f"{problem}; doing this stage again")
     yield StageStarted(stage.name, stage.label)
@@ -70,7 +70,7 @@ def _events(run: RunT, stage: Stage, work: Work[RunT]) -> Iterator[Event]:
         run.folder.forget(stage.name, stage.files)
         yield from work(run)
     seconds = time.perf_counter() - started
-    run.folder.finish(stage.name, digest, stage.outputs, before + seconds)
+    run.folder.finish(stage.name, digests[0], stage.outputs, before + seconds)
     yield StageFinished(stage.name, round(seconds, 3))
 
 

@@ -84,6 +84,7 @@ class Stage:
         scratch: files and folders it leaves only while it is unfinished.
         reads: files it reads, where they are there, beside those of `needs`: the user's, and such
             as earlier versions did not count.
+        uncounted: those of `needs` that earlier versions did not count; what these recorded holds.
         external: whether a search has it whose networks an evaluator of others knows.
     """
 
@@ -94,6 +95,7 @@ class Stage:
     applies: Callable[[SearchSpec], bool] = _always
     scratch: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    uncounted: tuple[str, ...] = ()
     external: bool = False
 
     @property
@@ -285,10 +287,12 @@ def network_stage(
     outputs: Mapping[str, str],
     scratch: tuple[str, ...] = (),
     reads: tuple[str, ...] = (),
+    uncounted: tuple[str, ...] = (),
 ) -> Stage:
     """A stage of a single network, which has its own record; see `OF_NETWORKS` and `Stage`."""
     name = prefix + network_id
-    return Stage(name, stage_label(name), needs, outputs, scratch=scratch, reads=reads)
+    label = stage_label(name)
+    return Stage(name, label, needs, outputs, scratch=scratch, reads=reads, uncounted=uncounted)
 
 
 def stage_label(name: str) -> str:

@@ -16,6 +16,8 @@ from search_spaces.settings import ModelSettings
 
 Allocator = Literal["live", "paged"]
 PAGE_POSITIONS = 16
+SOURCE_BYTES = {"softmax": 1, "bigbird": 8}
+"""What is kept of a source's state besides key and value: whether it is real, or its block."""
 
 
 @lru_cache(maxsize=65_536)
@@ -69,6 +71,7 @@ def layer_state_bytes(
         head_dim=settings.head_width(heads),
         context=source * (layer.ende_connect or 1),
         window=0,
-        crosses=True,
     )
-    return total + operator_of(settings, layer.cross_attention, "cross").state(settings, kept)
+    operator = operator_of(settings, layer.cross_attention, "cross")
+    marks = kept.context * SOURCE_BYTES.get(operator.name, 0)
+    return total + operator.state(settings, kept) + marks

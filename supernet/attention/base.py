@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from search_spaces.errors import UsageError
-from supernet.shared import shared
 
 State = tuple[Tensor, ...]
 """What attention carries from call to call: tensors whose first dimension is the batch."""
@@ -42,11 +41,14 @@ class AttentionKernel(nn.Module, ABC):
             group of queries' heads, so that a state holds no more; else they come repeated, with
             one for each head of queries.
         reads_input: `forward` and `causal` are given the block's input besides, ``x_BND``.
+        reads_positions: `causal` is given the new states' positions besides, ``positions_1N``,
+            padding before them included; None at the start of a sequence counts them from 0.
     """
 
     takes_groups: ClassVar[bool] = False
     in_full: ClassVar[bool] = False
     reads_input: ClassVar[bool] = False
+    reads_positions: ClassVar[bool] = False
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the initial parameters anew; kernels without random parameters do nothing.
@@ -173,32 +175,40 @@ def for_states(x_BN: Tensor, span: int) -> Tensor:
     return x_BN.repeat_interleave(span, dim=1)
 
 
-def next_positions(
+def own_positions(
     key_mask_BN: Tensor | None,
     num_states: int,
     span: int,
-    seen_B: Tensor | None,
+    positions_1N: Tensor | None,
+    padding_B: Tensor | None,
     device: torch.device,
 ) -> Tensor:
-    """Positions of states behind `seen_B` others: ``(B, N)``, or ``(1, N)`` at the start."""
-    positions_BN = shared(state_positions, key_mask_BN, num_states, span, device)
-    return positions_BN if seen_B is None else positions_BN + seen_B[:, None]
+    """Positions of new states in their own texts: ``(B, N)``, or ``(1, N)`` without padding.
+
+    Args:
+        key_mask_BN: True at real ones; None when all are.
+        num_states: N.
+        span: states per position.
+        positions_1N: padding included; None at the start of a sequence.
+        padding_B: positions of padding that stood before; None for none.
+        device: of what is returned.
+    """
+    if key_mask_BN is None and positions_1N is not None:
+        return positions_1N if padding_B is None else positions_1N - padding_B[:, None]
+    positions_BN = state_positions(key_mask_BN, num_states, span, device)
+    if positions_1N is not None:
+        positions_BN = positions_BN + positions_1N[:, :1]
+    return positions_BN if padding_B is None else positions_BN - padding_B[:, None]
 
 
-def seen_positions(
-    key_mask_BN: Tensor | None,
-    shape_BHND: torch.Size,
-    span: int,
-    seen_B: Tensor | None,
-    device: torch.device,
-) -> Tensor:
-    """Real positions up to the end of new states of this shape, ``(B,)``."""
-    batch, _, states, _ = shape_BHND
+def padded_positions(
+    key_mask_BN: Tensor | None, span: int, padding_B: Tensor | None
+) -> Tensor | None:
+    """Positions of padding up to the end of new states, ``(B,)``; None where none was masked."""
     if key_mask_BN is None:
-        new_B = torch.full((batch,), states // span, device=device)
-    else:
-        new_B = by_span(key_mask_BN.sum(dim=1), span)
-    return new_B if seen_B is None else seen_B + new_B
+        return padding_B
+    new_B = by_span((~key_mask_BN).sum(dim=1), span)
+    return new_B if padding_B is None else padding_B + new_B
 
 
 def first_position(key_mask_BM: Tensor, span: int) -> Tensor:

@@ -22,7 +22,6 @@ from supernet.attention.softmax import (
     masked_attention,
     packed,
     past_attention,
-    unpacked,
     visible_attention,
 )
 
@@ -174,19 +173,18 @@ class BigBirdKernel(AttentionKernel):
     def memory(
         self, k_BHMD: Tensor, v_BHMD: Tensor, *, key_mask_BM: Tensor | None, span: int = 1
     ) -> State:
-        """Keys, values, mask, and the block of every key; see `AttentionKernel.memory`."""
+        """Keys, values, and the block of every key, -1 at padding; see `AttentionKernel.memory`."""
         batch, _, keys, _ = k_BHMD.shape
         if key_mask_BM is None:
             check_length(keys, span, self.max_length)
             key_mask_BM = torch.ones(batch, keys, dtype=torch.bool, device=k_BHMD.device)
         positions_BM = state_positions(key_mask_BM, keys, span, k_BHMD.device)
-        return (*packed(k_BHMD, v_BHMD, key_mask_BM), self._block_of(positions_BM))
+        return k_BHMD, v_BHMD, self._block_of(positions_BM).masked_fill(~key_mask_BM, -1)
 
     def read(self, q_BHND: Tensor, memory: State, positions_1N: Tensor) -> Tensor:
         """Attend to the blocks for the queries' positions; see `AttentionKernel.read`."""
-        *keys_and_values, block_BM = memory
-        k_BHMD, v_BHMD, mask_BM = unpacked(tuple(keys_and_values))
-        assert mask_BM is not None
+        k_BHMD, v_BHMD, block_BM = memory
+        mask_BM, block_BM = block_BM >= 0, block_BM.clamp(min=0)
         batch = mask_BM.shape[0]
         sample_B1 = torch.arange(batch, device=mask_BM.device)[:, None]
         count_BK = mask_BM.new_zeros(batch, len(self.priority), dtype=torch.int64)

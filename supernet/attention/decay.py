@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from search_spaces.attention import GATE_RANK
 from supernet.attention.base import State, in_full_precision
 from supernet.attention.gated import GatedKernel, normed
 from supernet.attention.gated_chunks import LEAST_LOG_GATE
@@ -23,13 +24,13 @@ class DecayKernel(GatedKernel):
 
     Source: Yang et al., Gated Linear Attention Transformers (2024), section 4.4, without its output
     gate; a gate per head is that of Mamba-2 (Dao and Gu 2024) in its form. Biases start where the
-    gates are the constants of RetNet (Sun et al. 2023), ``1 - 2^(-5 - h)`` for head h, which is
-    counted modulo 8. A gate is kept above ``e^-4``, see `LEAST_LOG_GATE`; before the power that is
-    ``e^-64``.
+    gates are the constants of RetNet (Sun et al. 2023), ``1 - 2^(-5 - h)`` for head h, or feature
+    h, which is counted modulo 8. A gate is kept above ``e^-4``, see `LEAST_LOG_GATE`; before the
+    power that is ``e^-64``.
     """
 
     POWER = 16
-    RANK = 16
+    RANK = GATE_RANK
     PACES = 8
 
     def __init__(
@@ -49,11 +50,11 @@ class DecayKernel(GatedKernel):
         self.gain_W = nn.Parameter(torch.ones(width))
         self.bias_G = nn.Parameter(torch.empty(rows))
         self.weight_GE: nn.Parameter | None = None
-        self.weight_RE: nn.Parameter | None = None
-        self.weight_GR: nn.Parameter | None = None
+        self.gate_down_RE: nn.Parameter | None = None
+        self.gate_up_GR: nn.Parameter | None = None
         if per_channel:
-            self.weight_RE = nn.Parameter(torch.empty(self.RANK, embed_dim))
-            self.weight_GR = nn.Parameter(torch.empty(rows, self.RANK))
+            self.gate_down_RE = nn.Parameter(torch.empty(self.RANK, embed_dim))
+            self.gate_up_GR = nn.Parameter(torch.empty(rows, self.RANK))
         else:
             self.weight_GE = nn.Parameter(torch.empty(rows, embed_dim))
         self.reset_parameters()
@@ -61,7 +62,7 @@ class DecayKernel(GatedKernel):
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
         """Draw the weights of the gates; the biases are RetNet's paces, the gain is 1."""
         nn.init.ones_(self.gain_W)
-        for weight in (self.weight_GE, self.weight_RE, self.weight_GR):
+        for weight in (self.weight_GE, self.gate_down_RE, self.gate_up_GR):
             if weight is not None:
                 bound = weight.shape[1] ** -0.5
                 nn.init.uniform_(weight, -bound, bound, generator=generator)
@@ -77,9 +78,9 @@ class DecayKernel(GatedKernel):
         if self.weight_GE is not None:
             logit_BNG = F.linear(x_BNE, self.weight_GE[:rows, :width], bias_G)
         else:
-            assert self.weight_RE is not None and self.weight_GR is not None
-            low_BNR = F.linear(x_BNE, self.weight_RE[:, :width])
-            logit_BNG = F.linear(low_BNR, self.weight_GR[:rows], bias_G)
+            assert self.gate_down_RE is not None and self.gate_up_GR is not None
+            low_BNR = F.linear(x_BNE, self.gate_down_RE[:, :width])
+            logit_BNG = F.linear(low_BNR, self.gate_up_GR[:rows], bias_G)
         log_gate_BNG = (F.logsigmoid(logit_BNG) / self.POWER).clamp(min=LEAST_LOG_GATE)
         return (log_gate_BNG.unflatten(-1, (heads, -1)).transpose(1, 2),)
 

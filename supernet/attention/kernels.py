@@ -51,6 +51,9 @@ KERNELS: dict[str, Callable[[ModelSettings, KernelSizes], AttentionKernel]] = {
     "elu": lambda settings, sizes: EluKernel(),
     "hedgehog": lambda settings, sizes: HedgehogKernel(sizes.width, sizes.head_dim),
     "decay": lambda settings, sizes: DecayKernel(sizes.embed_dim, sizes.width, sizes.num_heads),
+    "decay_channel": lambda settings, sizes: DecayKernel(
+        sizes.embed_dim, sizes.width, sizes.num_heads, per_channel=True
+    ),
     "gated_delta": lambda settings, sizes: GatedDeltaKernel(
         sizes.embed_dim, sizes.width, sizes.num_heads, sizes.head_dim
     ),

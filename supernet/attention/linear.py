@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -18,8 +19,8 @@ from supernet.attention.base import (
     State,
     check_length,
     in_full_precision,
-    next_positions,
-    seen_positions,
+    own_positions,
+    padded_positions,
     state_positions,
     without_autocast,
 )
@@ -54,11 +55,47 @@ MOST_PAIRED = 128
 """States of a sequence whose pairs are all multiplied in training, see `AttendedPast`."""
 
 
+class Carried(NamedTuple):
+    """What a linear kernel carries: its sums, and where there was padding how much.
+
+    Attributes:
+        sums: ``(B, H, C, V)``; None at the start of a sequence.
+        padding: positions of it so far, ``(B,)``, by which a text's own positions are behind those
+            of the batch; None where nothing was masked.
+    """
+
+    sums: Tensor | None
+    padding: Tensor | None
+
+    @classmethod
+    def of(cls, state: State | None) -> Carried:
+        """What `after` returned; nothing at the start."""
+        sums, *padding = state or (None,)
+        return cls(sums, padding[0] if padding else None)
+
+    def positions(
+        self,
+        key_mask_BN: Tensor | None,
+        states: int,
+        span: int,
+        positions_1N: Tensor | None,
+        device: torch.device,
+    ) -> Tensor:
+        """See `own_positions`."""
+        assert self.sums is None or positions_1N is not None, "where a text goes on is not known"
+        return shared(own_positions, key_mask_BN, states, span, positions_1N, self.padding, device)
+
+    def after(self, sums_BHCV: Tensor, key_mask_BN: Tensor | None, span: int) -> State:
+        """The state with these sums, after new states with this mask."""
+        padding_B = shared(padded_positions, key_mask_BN, span, self.padding)
+        return (sums_BHCV,) if padding_B is None else (sums_BHCV, padding_B)
+
+
 class MeanLinearKernel(AttentionKernel):
     """Linear attention whose weights are products of features, normalised over the keys.
 
     What it carries is, per head, the sum of features times values and of the features: nothing
-    that grows with the sequence.
+    that grows with the sequence. Where positions matter and there was padding, see `Carried`.
 
     Attributes:
         max_length: positions of the longest sequence; None where positions do not matter.
@@ -66,6 +103,7 @@ class MeanLinearKernel(AttentionKernel):
     """
 
     in_full = True
+    reads_positions = True
     sums = staticmethod(causal_sums)
 
     def __init__(self, max_length: int | None) -> None:
@@ -108,20 +146,20 @@ class MeanLinearKernel(AttentionKernel):
         key_mask_BN: Tensor | None = None,
         span: int = 1,
         state: State | None = None,
+        positions_1N: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Attend to the past; see `AttentionKernel.causal`."""
+        """Attend to the past; see `AttentionKernel.causal` and its `reads_positions`."""
         states = k_BHND.shape[2]
         self._check(states, span, key_mask_BN, state)
-        past_BHCV, seen_B = (None, None) if state is None else state
-        positions_BN = shared(next_positions, key_mask_BN, states, span, seen_B, k_BHND.device)
+        past = Carried.of(state)
+        positions_BN = past.positions(key_mask_BN, states, span, positions_1N, k_BHND.device)
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             q_BHNC = self.features(q, positions_BN)
             k_BHNC = mask_features(self.features(k, positions_BN), key_mask_BN)
-            out_BHNV, sums_BHCV = self.sums(q_BHNC, k_BHNC, with_ones(v), past_BHCV, span)
+            out_BHNV, sums_BHCV = self.sums(q_BHNC, k_BHNC, with_ones(v), past.sums, span)
             out_BHND = divided(out_BHNV)
-        seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)
-        return out_BHND.to(v_BHND.dtype), (sums_BHCV, seen_B)
+        return out_BHND.to(v_BHND.dtype), past.after(sums_BHCV, key_mask_BN, span)
 
     def memory(
         self, k_BHMD: Tensor, v_BHMD: Tensor, *, key_mask_BM: Tensor | None, span: int = 1
@@ -177,25 +215,35 @@ class ReluLinearKernel(MeanLinearKernel):
         key_mask_BN: Tensor | None,
         span: int,
         state: State | None,
+        positions_1N: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """As `causal`, of queries, keys and values in one tensor."""
         states, device = qkv_BN3HD.shape[1], qkv_BN3HD.device
         if state is not None or states > MOST_PAIRED:
             (qkv_BN3HD,) = in_full_precision(qkv_BN3HD)
             q, k, v = (x_BNHD.transpose(1, 2) for x_BNHD in qkv_BN3HD.unbind(2))
-            return self.causal(q, k, v, key_mask_BN=key_mask_BN, span=span, state=state)
+            return self.causal(
+                q,
+                k,
+                v,
+                key_mask_BN=key_mask_BN,
+                span=span,
+                state=state,
+                positions_1N=positions_1N,
+            )
         self._check(states, span, key_mask_BN)
         later_NN = None if span == 1 else shared(later_states, states, span, device)
+        past = Carried(None, None)
         features = self._map(
-            qkv_BN3HD, lambda: shared(next_positions, key_mask_BN, states, span, None, device)
+            qkv_BN3HD,
+            lambda: past.positions(key_mask_BN, states, span, positions_1N, device),
         )
         with without_autocast(device):
             out_BNHD, sums_BHCV = AttendedPast.apply(  # type: ignore[no-untyped-call]
                 qkv_BN3HD, key_mask_BN, later_NN, *features
             )
         out_BHND: Tensor = out_BNHD.transpose(1, 2)
-        seen_B = shared(seen_positions, key_mask_BN, out_BHND.shape, span, None, device)
-        return out_BHND, (sums_BHCV, seen_B)
+        return out_BHND, past.after(sums_BHCV, key_mask_BN, span)
 
     def kept(self, kv_BM2HD: Tensor, *, key_mask_BM: Tensor | None, span: int) -> State:
         """As `memory`, of keys and values in one tensor."""
@@ -314,6 +362,7 @@ class NormLinearKernel(AttentionKernel):
     """
 
     in_full = True
+    reads_positions = True
     sums = staticmethod(causal_sums)
     EPSILON = 1e-6
 
@@ -351,20 +400,18 @@ class NormLinearKernel(AttentionKernel):
         key_mask_BN: Tensor | None = None,
         span: int = 1,
         state: State | None = None,
+        positions_1N: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """Attend to the past; the number of keys is that of the past."""
-        past_BHCV, seen_B = (None, None) if state is None else state
-        positions_BN = shared(
-            next_positions, key_mask_BN, k_BHND.shape[2], span, seen_B, k_BHND.device
-        )
+        past, states = Carried.of(state), k_BHND.shape[2]
+        positions_BN = past.positions(key_mask_BN, states, span, positions_1N, k_BHND.device)
         with without_autocast(q_BHND.device):
             q, k, v = in_full_precision(q_BHND, k_BHND, v_BHND)
             k_BHNC = mask_features(elu_features(k), key_mask_BN)
-            sums_BHND, past_BHCV = self.sums(elu_features(q), k_BHNC, v, past_BHCV, span)
+            out_BHND, sums_BHCV = self.sums(elu_features(q), k_BHNC, v, past.sums, span)
             count_BN = ((positions_BN + 1) * span).clamp(min=1)
-            out_BHND = self._normed(sums_BHND / count_BN[:, None, :, None])
-        seen_B = shared(seen_positions, key_mask_BN, k_BHND.shape, span, seen_B, k_BHND.device)
-        return out_BHND.to(v_BHND.dtype), (past_BHCV, seen_B)
+            out_BHND = self._normed(out_BHND / count_BN[:, None, :, None])
+        return out_BHND.to(v_BHND.dtype), past.after(sums_BHCV, key_mask_BN, span)
 
     def memory(
         self, k_BHMD: Tensor, v_BHMD: Tensor, *, key_mask_BM: Tensor | None, span: int = 1

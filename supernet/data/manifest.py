@@ -24,6 +24,8 @@ TEST_PREFIX = "test."
 # Raised whenever equal requests would give other files than before.
 RECIPE = 3
 
+# Before the role in the settings of a manifest that name a column.
+COLUMN = "column_"
 # What columns of a table hold.
 ColumnRole = Literal["text", "label", "image", "source", "target", "query", "passage"]
 ROLES: tuple[ColumnRole, ...] = get_args(ColumnRole)
@@ -125,6 +127,12 @@ class Manifest(_Frozen):
     width: int | None = None
     splits: dict[str, SplitRecord]
     files: dict[str, FileRecord]
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Role → column that was read, where that was told when the data were prepared."""
+        named = {name: str(value) for name, value in self.settings.items()}
+        return {n.removeprefix(COLUMN): name for n, name in named.items() if n.startswith(COLUMN)}
 
     @property
     def search_digest(self) -> str:

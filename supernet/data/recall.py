@@ -23,111 +23,21 @@ Shapes: N sequences, P pairs, L tokens of a sequence.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search_spaces.data_keys import RECALL, RECALL_FORM
+from search_spaces.data_keys import RECALL
 from search_spaces.errors import UsageError
+from search_spaces.recall_form import FILLER, FIRST_KEY, SEQUENCES_PER_DRAW, RecallSettings
 from supernet.data.prepared import PreparedData, StreamSplit
 from supernet.data.text_files import TokenRows
-from supernet.data.tokenizer import NUM_MARKS, WordTokenizer
+from supernet.data.tokenizer import WordTokenizer
 
-FILLER = NUM_MARKS  # the token between what matters
-FIRST_KEY = FILLER + 1
-SEQUENCES_PER_DRAW = 4096
 MAX_DRAWS_WITHOUT_GAIN = 20
-
-
-@dataclass(frozen=True, slots=True)
-class RecallSettings:
-    """The form of the sequences, and how many there are.
-
-    Attributes:
-        vocabulary: tokens, the four marks and the filler among them; of the others half are keys.
-        length: tokens of a sequence.
-        pairs: of a sequence.
-        gap: fillers at least between the last pair and the first key that comes back.
-        train: sequences to learn from.
-        valid: sequences to compare networks by.
-        test: sequences for the last step of retraining.
-
-    Raises:
-        UsageError: for numbers that do not go together.
-    """
-
-    vocabulary: int
-    length: int
-    pairs: int = 16
-    gap: int = 0
-    train: int = 20_000
-    valid: int = 500
-    test: int = 1000
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value, least = getattr(self, field.name), 0 if field.name == "gap" else 1
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise UsageError(
-                    f"{field.name} of the recall data is a whole number of at least {least}; "
-                    f"found {value!r}"
-                )
-        if self.num_keys < self.pairs:
-            raise UsageError(
-                f"{self.pairs} pairs need as many keys, and a vocabulary of {self.vocabulary} has "
-                f"{max(0, self.num_keys)}: set vocabulary to {FIRST_KEY + 2 * self.pairs} or more"
-            )
-        if self.length < self.shortest:
-            raise UsageError(
-                f"{self.pairs} pairs that come back behind a gap of {self.gap} need sequences of "
-                f"{self.shortest} tokens; length is {self.length}"
-            )
-
-    @property
-    def num_keys(self) -> int:
-        """Tokens that are keys."""
-        return (self.vocabulary - FIRST_KEY) // 2
-
-    @property
-    def num_values(self) -> int:
-        """Tokens that are values."""
-        return self.vocabulary - FIRST_KEY - self.num_keys
-
-    @property
-    def shortest(self) -> int:
-        """Tokens of a sequence without more fillers than the gap."""
-        return 4 * self.pairs + self.gap
-
-    @classmethod
-    def read(cls, table: Mapping[str, Any], vocab_size: int, max_length: int) -> Self:
-        """The settings of a space's ``[data]`` table.
-
-        Args:
-            table: the settings by name (`RECALL_FORM`), all optional, beside keys of other uses.
-            vocab_size: of the space's networks, and the vocabulary unless told otherwise.
-            max_length: positions that they read at most, and the length unless told otherwise.
-
-        Raises:
-            UsageError: for wrong numbers.
-        """
-        given = {name: table[name] for name in RECALL_FORM if name in table}
-        found = cls(**{"vocabulary": vocab_size, "length": max_length, **given})
-        if found.vocabulary > vocab_size:
-            raise UsageError(
-                f"recall sequences of a vocabulary of {found.vocabulary} hold more tokens than the "
-                f"networks of this space have: set vocab_size of [model.input] to "
-                f"{found.vocabulary} or more"
-            )
-        if found.length > max_length:
-            raise UsageError(
-                f"recall sequences of length {found.length} are longer than the networks of this "
-                f"space read: set max_length of [model] to {found.length} or more"
-            )
-        return found
 
 
 class Sequences(NamedTuple):
@@ -147,7 +57,7 @@ def generate(settings: RecallSettings, seed: int) -> Sequences:
     if seed < 0:
         raise UsageError(f"seed must be at least 0; given {seed}")
     rng = np.random.default_rng(seed)
-    wanted = settings.train + settings.valid + settings.test
+    wanted = settings.sequences
     seen_keys, seen_values = set[bytes](), set[bytes]()
     parts, count, in_vain = list[Sequences](), 0, 0
     while count < wanted:

@@ -181,8 +181,7 @@ def _states(
         case MeanLinearKernel() | NormLinearKernel():
             features = width * (2 if isinstance(kernel, CosformerKernel | HedgehogKernel) else 1)
             columns = width + isinstance(kernel, MeanLinearKernel)
-            seen = Signature(f"{name}.seen", torch.full(sizes, PAST), rows)
-            return [zeros("sums", heads, features, columns), seen]
+            return [zeros("sums", heads, features, columns)]
         case DecayKernel():
             return [zeros("sums", heads, width, width)]
         case GatedDeltaKernel():
@@ -201,7 +200,7 @@ def _memory_parts(kernel: nn.Module) -> tuple[str, ...]:
     if isinstance(kernel, MeanLinearKernel | NormLinearKernel):
         return ("sums",)
     if isinstance(kernel, BigBirdKernel):
-        return ("keys", "values", "mask", "blocks")
+        return ("keys", "values", "blocks")
     return ("keys", "values", "mask")
 
 

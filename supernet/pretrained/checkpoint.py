@@ -36,6 +36,7 @@ from supernet.pretrained.tensors import (
     StoredTensor,
     check_numbers,
     check_types,
+    equal_numbers,
     read_tensors,
     stored_tensors,
 )
@@ -102,33 +103,43 @@ class Checkpoint:
         pairs = {pair.theirs: pair for pair in family.pairs(self.settings, self.architecture)}
         shapes = parameter_shapes(self.task, self.settings, self.architecture)
         found: dict[str, Tensor] = {}
-        outputs: Tensor | None = None
         for name, tensor in read_tensors(self._read(pairs)):
-            if name not in pairs:
-                outputs = tensor
-                continue
             found |= dict(pairs[name].to_ours(tensor, shapes))
-        if outputs is not None and not torch.equal(outputs, found["tables.0.weight"]):
-            raise DataError(
-                f"{self.folder} says tie_word_embeddings, but its {OUTPUT} differs from its "
-                "embeddings: set tie_word_embeddings to what the network was trained with"
-            )
+        self.check_output()
         return exchanged(found, self.padding)
 
     def check_weights(self) -> None:
-        """See that all weights are finite numbers, without holding them.
+        """See that all weights are finite numbers, without holding them; and `check_output`.
 
         Raises:
             DataError: for a damaged file, and for a weight that is no finite number.
         """
         pairs = FAMILIES[self.family].pairs(self.settings, self.architecture)
         check_numbers(self._read({pair.theirs for pair in pairs}))
+        self.check_output()
+
+    def check_output(self) -> None:
+        """See that an output layer which is tied to the embeddings, if stored as well, is they.
+
+        Raises:
+            DataError: when it is not, for then nobody knows which of the two is meant.
+        """
+        family = FAMILIES[self.family]
+        known = named_tensors(family, self.tensors)
+        if not self.settings.tied_output or OUTPUT not in known:
+            return
+        pairs = family.pairs(self.settings, self.architecture)
+        table = next(pair.theirs for pair in pairs if pair.ours == ("tables.0.weight",))
+        if not equal_numbers(known[OUTPUT], known[table]):
+            raise DataError(
+                f"{self.folder} says tie_word_embeddings, but its {OUTPUT} differs from its "
+                "embeddings: set tie_word_embeddings to what the network was trained with"
+            )
 
     def _read(self, names: Collection[str]) -> dict[str, StoredTensor]:
-        """The tensors of these names in the family's table; of a tied output its copy besides."""
+        """The tensors of these names in the family's table."""
         known = named_tensors(FAMILIES[self.family], self.tensors)
-        doubled = self.settings.tied_output and OUTPUT in known and OUTPUT not in names
-        return {name: known[name] for name in (*names, *([OUTPUT] if doubled else ()))}
+        return {name: known[name] for name in names}
 
 
 def read_checkpoint(folder: str | Path) -> Checkpoint:

@@ -163,6 +163,22 @@ def check_numbers(tensors: Mapping[str, StoredTensor]) -> None:
             _finite(part.to(torch.float32), tensors[key])
 
 
+def equal_numbers(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two tensors are equal in fp32; each is read once and none is kept.
+
+    Raises:
+        DataError: when a file is damaged.
+    """
+    if one.shape != other.shape:
+        return False
+    found = dict(_mapped({"one": one, "other": other}))
+    parts = (found[name].flatten().split(PART) for name in ("one", "other"))
+    return all(
+        torch.equal(mine.to(torch.float32), its.to(torch.float32))
+        for mine, its in zip(*parts, strict=True)
+    )
+
+
 def _mapped(tensors: Mapping[str, StoredTensor]) -> Iterator[tuple[str, Tensor]]:
     """Each tensor as it is stored, file by file; its numbers are read when they are looked at."""
     from safetensors import SafetensorError

@@ -19,11 +19,12 @@ from search_spaces.architecture import Architecture
 from search_spaces.data_keys import RECALL
 from search_spaces.errors import UsageError
 from search_spaces.recall import recall_window
+from search_spaces.recall_form import RecallSettings
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings
 from supernet.data.prepared import STREAM, PreparedData, StreamSplit, check_fits
-from supernet.data.recall import RecallSettings, open_recall, open_recall_test
+from supernet.data.recall import open_recall, open_recall_test
 from supernet.data.repeated_bigrams import Ints, distances, with_recalled
 from supernet.data.synthetic import NAME as SYNTHETIC
 from supernet.data.synthetic import SYNTHETIC_STREAM

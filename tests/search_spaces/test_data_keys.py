@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 
 from search_spaces import dump_space, load_space, parse_space
-from search_spaces.data_keys import RECALL_FORM
 from search_spaces.errors import SpaceFileError
-from supernet.data.recall import RecallSettings
 
 
 def with_data(space: str, lines: str) -> str:
@@ -54,5 +52,28 @@ def test_what_nobody_reads_is_refused(space: str, lines: str, message: str) -> N
     assert parse_space(text, "mine.toml", kept=True).data, "runs of earlier versions kept such"
 
 
-def test_the_form_of_recall_stands_once() -> None:
-    assert [field.name for field in fields(RecallSettings)] == list(RECALL_FORM)
+RECALL = 'dataset = "recall"\n'
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "message"),
+    [
+        (f"{RECALL}pairs = 0", 2, "data.pairs: pairs of the recall data is a whole number of at "),
+        (f"{RECALL}gap = 1\npairs = 999", 3, "data.pairs: 999 pairs need as many keys"),
+        (f"{RECALL}pairs = 4\nlength = 15", 3, "data.length: 4 pairs .* length is 15"),
+        (f"{RECALL}gap = 999_999", 2, "data.gap: .* need sequences of"),
+        (f"{RECALL}length = 999_999", 2, "data.length: sequences of .* need more memory"),
+        (f"{RECALL}length = 9_999", 2, "data.length: .* set max_length of .model. to 9999 or mo"),
+        (f"{RECALL}vocabulary = 9_999", 2, "data.vocabulary: .* set vocab_size of .model.input."),
+        (f"{RECALL}valid = 9\ntrain = 99_999_999_999_999\npairs = 2", 3, "data.train: there are"),
+        (f"{RECALL}test = 999_999_999_999\npairs = 16", 2, "data.test: .* need more memory to be"),
+        (f"{RECALL}recall_window = -1", 2, "data.recall_window: found -1, allowed is a whole num"),
+        ("pairs = 0", 1, "data.pairs: pairs of the recall data is"),  # with --dataset recall
+    ],
+)
+def test_wrong_numbers_are_named_with_their_line(lines: str, line: int, message: str) -> None:
+    text = with_data("recall", lines)
+    first = text[: text.index("[data]\n")].count("\n") + 1
+    with pytest.raises(SpaceFileError, match=rf"mine.toml, line {first + line}, {message}"):
+        parse_space(text, "mine.toml")
+    assert parse_space(text, "mine.toml", kept=True).data, "runs of earlier versions kept such"

@@ -89,6 +89,13 @@ def whole(kernel: AttentionKernel, mask: Tensor | None, span: int) -> Attention:
     return lambda q, k, v: kernel.causal(q, k, v, key_mask_BN=mask, span=span)[0]
 
 
+def places(kernel: AttentionKernel, start: int, positions: int, span: int = 1) -> dict[str, Tensor]:
+    """The positions of states from `start` on, for kernels that read them."""
+    if not kernel.reads_positions:
+        return {}
+    return {"positions_1N": torch.arange(start, start + positions).repeat_interleave(span)[None]}
+
+
 def in_pieces(
     kernel: AttentionKernel, sizes: Sequence[int], span: int, mask: Tensor | None = None
 ) -> Attention:
@@ -104,7 +111,8 @@ def in_pieces(
             piece = slice(start * span, (start + size) * span)
             parts = (x[:, :, piece] for x in (q, k, v))
             real = mask[:, piece] if mask is not None and start == 0 else None
-            out, state = kernel.causal(*parts, key_mask_BN=real, span=span, state=state)
+            own = places(kernel, start, size, span)
+            out, state = kernel.causal(*parts, key_mask_BN=real, span=span, state=state, **own)
             outputs.append(out)
             start += size
         return torch.cat(outputs, dim=2)

@@ -31,8 +31,8 @@ def decay(
             logits = logits.expand(head_dim)
         else:
             rows = slice(h * head_dim, (h + 1) * head_dim)
-            low = own["weight_RE"][:, :width] @ x[b, i]
-            logits = own["weight_GR"][rows] @ low + own["bias_G"][rows]
+            low = own["gate_down_RE"][:, :width] @ x[b, i]
+            logits = own["gate_up_GR"][rows] @ low + own["bias_G"][rows]
         # σ(z)^(1/16) by its logarithm, which does not underflow.
         return (-torch.logaddexp(-logits, torch.zeros_like(logits)) / 16).clamp(min=-4).exp()
 

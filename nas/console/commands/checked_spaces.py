@@ -8,11 +8,9 @@ from search_spaces.data_keys import DATASET, RECALL
 from search_spaces.errors import DataError, UsageError
 from search_spaces.genes import GeneSpace, genes_from_source
 from search_spaces.loading import space_source
-from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.space_form import space_from_source
 from search_spaces.toml.source import TomlSource
-from supernet.data.recall import RecallSettings
 from supernet.data.sources import SOURCES, Scale, check_built_in_fits
 
 BUILT_IN = sorted({*SOURCES, RECALL})
@@ -66,10 +64,7 @@ def checked_with_data(name_or_path: str) -> SearchSpace | GeneSpace:
         return space
     try:
         check_built_in_fits(dataset, space)
-        if dataset == RECALL:
-            assert not isinstance(space.model.input, ImageInput), "its networks read texts"
-            RecallSettings.read(space.data, space.model.input.vocab_size, space.model.max_length)
-    except (DataError, UsageError) as error:
+    except DataError as error:
         raise source.error(("data", DATASET), error.marked) from None
     return space
 

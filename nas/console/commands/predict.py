@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +54,10 @@ def predict_inputs(
     arch: str = ARCH,
     tokens: int = typer.Option(50, min=1, help="That a language model writes behind a text."),
     column: list[str] = typer.Option(
-        [], metavar="ROLE=NAME", help="The column with the text, source or image, as in prepare."
+        [],
+        metavar="ROLE=NAME",
+        help="The column with the text, source or image; without, the one "
+        "that the data were prepared with, or one with a usual name.",
     ),
     jsonl: bool = typer.Option(False, "--jsonl", help="Standard input is JSON lines."),
     data: str = DATA,
@@ -77,7 +81,8 @@ def predict_inputs(
         network, reading = _of_run(run, arch, data, device)
     if reading.pictures and not files:
         raise UsageError(f"the networks of {run} read pictures: give their files")
-    wanted = asked_columns(reading.task, reading.pictures, dict(columns_of(column)))
+    given = dict(columns_of(column))
+    wanted = asked_columns(reading.task, reading.pictures, given, reading.columns)
     inputs = _inputs(files or [], reading, wanted, jsonl)
     # Texts are all read before the first is answered; pictures may be too large for that.
     answers = predict(network, reading, inputs if reading.pictures else list(inputs), tokens)
@@ -107,7 +112,7 @@ def _of_run(
             "are read in another way, the answers mean nothing",
             "yellow",
         )
-    return network, reading_of(opened, space.model)
+    return network, replace(reading_of(opened, space.model), columns=opened.columns)
 
 
 def _line(prediction: Prediction, as_json: bool) -> str:

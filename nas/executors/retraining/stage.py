@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from nas.executors.retraining.asked import AskedTraining, note_asked, read_asked
 from nas.executors.retraining.network import load_weights, network_trainer, training_digest
+from nas.request.spec import SearchSpec
 from nas.run.events import ArchitectureMeasured, Event, Note, Progress
 from nas.run.folder import RunFolder
 from nas.run.layout import (
@@ -26,7 +27,7 @@ from nas.run.layout import (
     weights_file,
 )
 from nas.run.opened import OpenedRun
-from nas.run.stage_digest import stage_digest
+from nas.run.stage_digest import stage_digest, stage_digests
 from nas.run.stage_runner import Work, run_stage
 from nas.run.stages import RETRAIN, Stage, network_stage
 from nas.run.supernet_training import training_losses
@@ -57,15 +58,20 @@ class Tuner(Protocol):
         """Try settings, and finish the retraining with the best."""
 
 
-def retrain_stage(network_id: str) -> Stage:
-    """The stage that retrains a network of the front."""
+def retrain_stage(spec: SearchSpec, network_id: str) -> Stage:
+    """The stage that retrains a network of the front.
+
+    Its first weights are the supernet's where the search begins with a checkpoint.
+    """
+    weights = () if spec.start is None else ("inherit", "distil", "supernet")
     return network_stage(
         RETRAIN,
         network_id,
-        ("declare",),
+        ("declare", *weights),
         {result_file(network_id): "its scores", weights_file(network_id): "its weights"},
         scratch=(checkpoints_folder(network_id), tuning_folder(network_id)),
         reads=(asked_file(network_id),),
+        uncounted=weights,
     )
 
 
@@ -86,12 +92,12 @@ def change_asked(
     )
     if asked == before:
         return
-    stage = retrain_stage(network_id)
+    stage = retrain_stage(folder.spec, network_id)
     begun = begun_file(stage.name)
     fits = (
         asked.epochs == known.epochs
         and folder.has(begun)
-        and not folder.begun_otherwise(stage.name, stage_digest(folder, stage))
+        and not folder.begun_otherwise(stage.name, *stage_digests(folder, stage))
     )
     if fits:  # in this order, for a kill in between is to cost none of the trials
         folder.forget(stage.name, ())
@@ -119,7 +125,7 @@ def without_tuner(run: OpenedRun, ids: Sequence[str]) -> Iterator[Event]:
     """
     failure: NasError | None = None
     for network_id in ids:
-        stage = retrain_stage(network_id)
+        stage = retrain_stage(run.spec, network_id)
         if len(ids) > 1 and _waits_for_tuner(run, network_id):
             yield Note(stage.name, _tuning_words(run, network_id))
             continue

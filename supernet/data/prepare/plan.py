@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import UsageError
 from search_spaces.tasks import TaskName
 from search_spaces.wording import mark
-from supernet.data.manifest import InputFile, SplitRecord, TokenizerRecord
+from supernet.data.manifest import COLUMN, InputFile, SplitRecord, TokenizerRecord
 from supernet.data.text_files import Report
 from supernet.data.tokenizer import ModelType
 
@@ -89,7 +89,7 @@ class PrepareRequest:
     @property
     def column_settings(self) -> Settings:
         """The options about columns, where they are given."""
-        named: Settings = {f"column_{role}": name for role, name in self.columns}
+        named: Settings = {f"{COLUMN}{role}": name for role, name in self.columns}
         return named | ({} if self.group_by is None else {"group_by": self.group_by})
 
 

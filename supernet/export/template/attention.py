@@ -107,6 +107,11 @@ def turned(x: Tensor, positions: Tensor, width: int, theta: float) -> Tensor:
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), dim=-1)
 
 
+def in_full(x: Tensor) -> Tensor:
+    """At least fp32: sums over a long past lose too much in less."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def repeated(x: Tensor, heads: int) -> Tensor:
     """Keys or values, each head once for every head of queries that it serves."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

@@ -131,7 +131,8 @@ class State:
         if not self.memory_length:
             raise ValueError("the network has no memory of earlier segments")
         layers = [
-            None if one is None else tuple(part[:, :, -self.memory_length :] for part in one)
+            # Copies, or all that they are cut from would be kept alive.
+            None if one is None else tuple(p[:, :, -self.memory_length :].clone() for p in one)
             for one in self.layers
         ]
         return replace(self, position=0, layers=layers)

@@ -12,12 +12,21 @@ from supernet.export.template.attention import (
     Carried,
     Settings,
     Sizes,
+    in_full,
 )
 
 
-def in_full(x: Tensor) -> Tensor:
-    """At least fp32: sums over a long past lose too much in less."""
-    return x if x.dtype == torch.float64 else x.float()
+def faded(q: Tensor, k: Tensor, fallen: Tensor) -> Tensor:
+    """Products of a chunk's queries with keys that are not later, faded from the one to the other.
+
+    Gates of features are taken into these, from the chunk's middle on, so that they stay in range.
+    """
+    if fallen.shape[-1] == 1:
+        apart = fallen - fallen.mT
+        later = torch.ones_like(apart[0, 0], dtype=torch.bool).triu(1)
+        return q @ k.mT * apart.masked_fill(later, -torch.inf).exp()
+    apart = fallen - fallen[:, :, fallen.shape[2] // 2, None]
+    return ((q * apart.exp()) @ (k * (-apart).exp()).mT).tril()
 
 
 def gated_sums(
@@ -27,23 +36,21 @@ def gated_sums(
 
     At each position S fades by its gate; without `beta` then ``k v^T`` is added. With it, what S
     holds under k is corrected towards v: ``S + beta k (v - S^T k)^T``. Queries, keys and values are
-    ``(B, H, N, W)``, gates ``(B, H, N, 1)`` and S ``(B, H, W, W)``.
+    ``(B, H, N, W)``, gates ``(B, H, N, 1)``, or without `beta` ``(B, H, N, W)``, and S
+    ``(B, H, W, W)``.
     """
     parts, betas = [], [None] * (-(-q.shape[2] // 32)) if beta is None else beta.split(32, 2)
     chunks = (part.split(32, 2) for part in (q, k, v, log_gate))
     for qs, ks, vs, gates, bs in zip(*chunks, betas, strict=True):
         fallen = gates.cumsum(dim=2)  # from the chunk's start to each position
-        apart = fallen - fallen.mT
-        later = torch.ones_like(apart[0, 0], dtype=torch.bool).triu(1)
-        decay = apart.masked_fill(later, -torch.inf).exp()  # from one position to a later one
         if bs is not None:
             # What is written: each key takes out what the state and earlier keys left under it.
-            seen = bs * (ks @ ks.mT) * decay
+            seen = bs * faded(ks, ks, fallen)
             wanted = bs * (vs - (ks * fallen.exp()) @ state)
             vs = torch.linalg.solve_triangular(seen, wanted, upper=False, unitriangular=True)
-        parts.append((qs @ ks.mT * decay) @ vs + (qs * fallen.exp()) @ state)
+        parts.append(faded(qs, ks, fallen) @ vs + (qs * fallen.exp()) @ state)
         total = fallen[:, :, -1:]
-        state = state * total.exp() + (ks * (total - fallen).exp()).mT @ vs
+        state = state * total.exp().mT + (ks * (total - fallen).exp()).mT @ vs
     return torch.cat(parts, dim=2), state
 
 
@@ -51,7 +58,7 @@ class GatedAttention(Attention):
     """What the two have in common; an encoder reads in both directions and adds the outcomes."""
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Of an input ``(B, N, D)``: log of the decay, and beta, each ``(B, H, N, 1)``."""
+        """Of an input ``(B, N, D)``: log of the decay, and beta, as `gated_sums` takes them."""
         raise NotImplementedError
 
     def run(
@@ -96,13 +103,22 @@ class DecayAttention(GatedAttention):
     def __init__(self, model: Settings, sizes: Sizes) -> None:
         super().__init__(model, sizes)
         self.gain = nn.Parameter(torch.ones(self.heads * self.head_width))
-        self.gate_weight = nn.Parameter(torch.zeros(self.heads, sizes.width))
+        self.add_gates(sizes.width)
+
+    def add_gates(self, width: int) -> None:
+        """Weights and biases that make gates of an input of this width."""
+        self.gate_weight = nn.Parameter(torch.zeros(self.heads, width))
         self.gate_bias = nn.Parameter(torch.zeros(self.heads))
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """The sixteenth root of a sigmoid, at least ``exp(-4)``."""
-        logits = F.linear(x, self.gate_weight.to(x.dtype), self.gate_bias.to(x.dtype))
-        return (F.logsigmoid(logits) / 16).clamp(min=-4.0).transpose(1, 2)[..., None], None
+        logits = self.gate_logits(x) + self.gate_bias.to(x.dtype)
+        gates = (F.logsigmoid(logits) / 16).clamp(min=-4.0)
+        return gates.unflatten(-1, (self.heads, -1)).transpose(1, 2), None
+
+    def gate_logits(self, x: Tensor) -> Tensor:
+        """Of an input ``(B, N, D)``, without the bias: one for each head."""
+        return F.linear(x, self.gate_weight.to(x.dtype))
 
     def run(
         self, q: Tensor, k: Tensor, v: Tensor, gates: tuple[Tensor, Tensor | None], past: Carried
@@ -116,6 +132,21 @@ class DecayAttention(GatedAttention):
         """Each head's output divided by its root mean square."""
         gain = self.gain.view(self.heads, 1, self.head_width)
         return self.normed(sums, gain).to(x.dtype)
+
+
+class ChannelDecayAttention(DecayAttention):
+    """The same with a gate for each feature of the keys, by weights of low rank (GLA, 2024)."""
+
+    def add_gates(self, width: int) -> None:
+        """Weights and biases that make gates of an input of this width."""
+        inner = self.heads * self.head_width
+        self.gate_down = nn.Parameter(torch.zeros(16, width))
+        self.gate_up = nn.Parameter(torch.zeros(inner, 16))
+        self.gate_bias = nn.Parameter(torch.zeros(inner))
+
+    def gate_logits(self, x: Tensor) -> Tensor:
+        """Of an input ``(B, N, D)``, without the bias: one for each feature of a head."""
+        return F.linear(F.linear(x, self.gate_down.to(x.dtype)), self.gate_up.to(x.dtype))
 
 
 class GatedDeltaAttention(GatedAttention):
@@ -152,7 +183,8 @@ class GatedDeltaAttention(GatedAttention):
         q, k = (x * (x.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt() for x in (q, k))
         state = past[0] if past else self.zeros(q)
         sums, state = gated_sums(q * self.head_width**-0.5, k, v, *gates, state)
-        return sums, (state, inputs[:, :, length:])
+        # A copy, for a part would keep the whole prompt.
+        return sums, (state, inputs[:, :, length:].clone())
 
     def finished(self, sums: Tensor, x: Tensor) -> Tensor:
         """Each head's output divided by its root mean square, times the output gate."""
@@ -160,4 +192,8 @@ class GatedDeltaAttention(GatedAttention):
         return (self.normed(sums, self.gain) * gate).to(x.dtype)
 
 
-KERNELS |= {"decay": DecayAttention, "gated_delta": GatedDeltaAttention}
+KERNELS |= {
+    "decay": DecayAttention,
+    "decay_channel": ChannelDecayAttention,
+    "gated_delta": GatedDeltaAttention,
+}

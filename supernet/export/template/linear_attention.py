@@ -14,6 +14,7 @@ from supernet.export.template.attention import (
     Carried,
     Settings,
     Sizes,
+    in_full,
     past_mask,
 )
 
@@ -47,7 +48,10 @@ def divided(sums: Tensor) -> Tensor:
 
 
 class LinearAttention(Attention):
-    """Weights are products of features, so that sums over the keys serve all queries."""
+    """Weights are products of features, so that sums over the keys serve all queries.
+
+    Sums are carried and read in fp32 at least, whatever the network is in.
+    """
 
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
         """``ReLU + 1e-3``: never zero throughout."""
@@ -56,30 +60,30 @@ class LinearAttention(Attention):
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
         positions = torch.arange(x.shape[1], device=x.device)
-        q, k, v = self.project(x)
+        q, k, v = map(in_full, self.project(x))
         q, k = self.features(q, positions), self.features(k, positions)
         if real is not None:
             k = k.masked_fill(~real[:, None, :, None], 0.0)
-        return self.merge(divided(q @ (k.mT @ with_ones(v))))
+        return self.merge(divided(q @ (k.mT @ with_ones(v))).to(x.dtype))
 
     def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
-        q, k, v = self.project(x, positions)
+        q, k, v = map(in_full, self.project(x, positions))
         q, k = self.features(q, positions), self.features(k, positions)
         before = None if past is None else past[0]
         sums, after = causal_sums(q, k, with_ones(v), before, self.span)
-        return self.merge(divided(sums)), (after,)
+        return self.merge(divided(sums).to(x.dtype)), (after,)
 
     def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
         """The sum over a source ``(B, M, D)``, whose size does not depend on its length."""
-        k, v = self.split(self.key(x)), self.split(self.value(x))
+        k, v = (in_full(self.split(layer(x))) for layer in (self.key, self.value))
         k = self.features(k, positions).masked_fill(~real[:, None, :, None], 0.0)
         return (k.mT @ with_ones(v),)
 
     def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
-        q = self.features(self.split(self.query(x)), positions)
-        return self.merge(divided(q @ memory[0]))
+        q = self.features(in_full(self.split(self.query(x))), positions)
+        return self.merge(divided(q @ memory[0]).to(x.dtype))
 
 
 class CosformerAttention(LinearAttention):
@@ -118,12 +122,15 @@ class HedgehogAttention(LinearAttention):
 
     def features(self, x: Tensor, positions: Tensor) -> Tensor:
         """A softmax over features and their opposites: ``(B, H, N, 2 * W)``."""
-        x = x + x @ self.map.unflatten(0, (self.heads, self.head_width))
+        x = x + x @ self.map.to(x.dtype).unflatten(0, (self.heads, self.head_width))
         return torch.cat((x, -x), dim=-1).softmax(dim=-1) + 1e-6
 
 
 class NormLinearAttention(Attention):
-    """Linear attention with a norm in place of the denominator (TransNormer, 2022)."""
+    """Linear attention with a norm in place of the denominator (TransNormer, 2022).
+
+    Sums are in fp32 at least, as those of `LinearAttention`.
+    """
 
     def __init__(self, model: Settings, sizes: Sizes) -> None:
         super().__init__(model, sizes)
@@ -136,32 +143,33 @@ class NormLinearAttention(Attention):
 
     def forward(self, x: Tensor, real: Tensor | None) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, all positions seeing all; `real` is False at padding."""
-        q, k, v = self.project(x)
+        q, k, v = map(in_full, self.project(x))
         q, k = F.elu(q) + 1.0, F.elu(k) + 1.0
         if real is None:
             k = k / k.shape[2]
         else:
             count = real.sum(dim=1).clamp(min=1)[:, None, None, None]
             k = k.masked_fill(~real[:, None, :, None], 0.0) / count
-        return self.merge(self.normed(q @ (k.mT @ v)))
+        return self.merge(self.normed(q @ (k.mT @ v)).to(x.dtype))
 
     def causal(self, x: Tensor, past: Carried | None, positions: Tensor) -> tuple[Tensor, Carried]:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing the past, of which one sum is carried."""
-        q, k, v = self.project(x)
+        q, k, v = map(in_full, self.project(x))
         before = None if past is None else past[0]
         sums, after = causal_sums(F.elu(q) + 1.0, F.elu(k) + 1.0, v, before, self.span)
-        return self.merge(self.normed(sums / (positions + 1)[:, None])), (after,)
+        return self.merge(self.normed(sums / (positions + 1)[:, None]).to(x.dtype)), (after,)
 
     def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
         """The mean over a source ``(B, M, D)``."""
-        k, v = F.elu(self.split(self.key(x))) + 1.0, self.split(self.value(x))
+        k, v = (in_full(self.split(layer(x))) for layer in (self.key, self.value))
         count = real.sum(dim=1).clamp(min=1)[:, None, None, None]
-        return ((k.masked_fill(~real[:, None, :, None], 0.0) / count).mT @ v,)
+        k = (F.elu(k) + 1.0).masked_fill(~real[:, None, :, None], 0.0) / count
+        return (k.mT @ v,)
 
     def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing a source."""
-        q = F.elu(self.split(self.query(x))) + 1.0
-        return self.merge(self.normed(q @ memory[0]))
+        q = F.elu(in_full(self.split(self.query(x)))) + 1.0
+        return self.merge(self.normed(q @ memory[0]).to(x.dtype))
 
 
 KERNELS |= {

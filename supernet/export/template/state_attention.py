@@ -93,15 +93,16 @@ class BigBirdAttention(Attention):
         return self.merge(F.scaled_dot_product_attention(q, k, v, mask)), (k, v)
 
     def memory(self, x: Tensor, real: Tensor, positions: Tensor) -> Carried:
-        """Keys and values of a source ``(B, M, D)``, padded at its end, and their blocks."""
-        block = positions // self.block
-        seen = self.seen_blocks(block, real)[:, :, block] & real[:, None, :]
-        return self.split(self.key(x)), self.split(self.value(x)), seen
+        """Keys and values of a source ``(B, M, D)``, and the block of each, -1 at padding."""
+        block = (positions // self.block).where(real, -1)
+        return self.split(self.key(x)), self.split(self.value(x)), block
 
     def read(self, x: Tensor, memory: Carried, positions: Tensor) -> Tensor:
         """``(B, N, D)`` -> ``(B, N, D)``, seeing what a query there would see of its own."""
-        k, v, seen = memory
-        mask = seen[:, positions // self.block][:, None]
+        k, v, blocks = memory
+        block = blocks.amax(dim=0).clamp(min=0)  # the same of all samples but at padding
+        seen = self.seen_blocks(block, blocks >= 0)[:, positions // self.block]
+        mask = (seen[:, :, block] & (blocks >= 0)[:, None, :])[:, None]
         return self.merge(F.scaled_dot_product_attention(self.split(self.query(x)), k, v, mask))
 
 

@@ -100,7 +100,8 @@ class WindowAttention(Attention):
             out = attended(q, k, v)
         else:
             out = near(q, k, v, None, self.window - 1, 0)
-        return self.merge(out), (k[:, :, -self.window :], v[:, :, -self.window :])
+        # Copies, or all that they are cut from would be kept alive.
+        return self.merge(out), tuple(part[:, :, -self.window :].clone() for part in (k, v))
 
 
 KERNELS |= {"window": WindowAttention}

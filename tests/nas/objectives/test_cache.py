@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,17 @@ from search_spaces.attention import OPERATORS, operator_of
 from search_spaces.costs.genotypes import genotype_state_bytes
 from search_spaces.costs.states import layer_state_bytes
 from search_spaces.loading import load_space, parse_space
-from search_spaces.space import SearchSpace
+from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.variation import sample_distinct
 from supernet.attention.kernels import KERNELS
 from supernet.building import build_network
+from supernet.decoding_state import DecodingState
+from supernet.export.blueprint import Blueprint
+from supernet.export.standalone import as_module, modeling_source
+from supernet.export.weights import plain_weights
+from supernet.extraction import StandAlone
 from supernet.plan import decoder_of, decoder_spans
+from tests.support.memory_cases import memory_space, remembering
 
 GIB = 2**30
 SPACE = """\
@@ -49,6 +57,42 @@ ffn_dim = [6]
 batch = 3
 source = 30
 """
+CROSSING = """\
+[space]
+name = "crossing"
+task = "translation"
+
+[model]
+max_length = 64
+head_dim = 4
+bigbird_block = 2
+positions = "none"
+{settings}
+
+[model.input]
+kind = "tokens"
+vocab_size = 11
+share_embeddings = true
+
+[encoder]
+embed_dim = [8]
+num_layers = [2]
+attention = ["softmax"]
+num_heads = [2]
+ffn_dim = [6]
+
+[decoder]
+embed_dim = [8]
+num_layers = [1, 2]
+self_attention = ["linear:elu", "softmax"]
+self_num_heads = [2]
+self_num_kv_heads = [1, 2]
+cross_attention = ["{kind}"]
+cross_num_heads = [1, 2]
+ende_connect = [1, 2]
+ffn_dim = [6]
+"""
+SOURCE = 13
 # Operator → how a space has its layers compute it: kind, and lines of [model].
 WAYS = {name: (f"linear:{name}", "") for name in OPERATORS} | {
     "softmax": ("softmax", ""),
@@ -71,22 +115,97 @@ def cache_mb(space: SearchSpace, **workload: Any) -> float:
     return float(counted(space, rows, ["kv_cache_mb"])["kv_cache_mb"][0])
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 40])
-@pytest.mark.parametrize(
-    "name", sorted(n for n in OPERATORS.keys() & KERNELS.keys() if OPERATORS[n].causal)
-)
-def test_it_is_the_bytes_of_the_live_state(name: str, length: int) -> None:
+def held(parts: Iterable[torch.Tensor | None]) -> int:
+    """Bytes that are kept alive by these tensors, what a view was cut from included."""
+    storages = (part.untyped_storage() for part in parts if part is not None)
+    return sum({one.data_ptr(): one.nbytes() for one in storages if one.nbytes()}.values())
+
+
+def of_ours(state: DecodingState) -> int:
+    """Bytes that a state of one of our networks holds."""
+    kept = [*(state.states or ()), *(one for one in state.memories if one is not None)]
+    return held(part for layer in kept for part in layer)
+
+
+def of_exported(state: Any) -> int:
+    """Bytes that a state of exported code holds."""
+    return held(part for layer in (*state.layers, *state.memories) for part in layer or ())
+
+
+def exported(network: StandAlone, space: SearchSpace, dtype: torch.dtype = torch.float32) -> Any:
+    """A network's exported code, with its weights, in that precision."""
+    blueprint = Blueprint(space.task, space.model, network.architecture)
+    made = as_module(modeling_source(blueprint), Path("modeling.py")).Network(blueprint.to_json())
+    made.load_state_dict(plain_weights(network))
+    return made.to(dtype).eval()
+
+
+@torch.inference_mode()
+def check_held(space: SearchSpace, row: Genotypes, dtype: torch.dtype, read: int) -> None:
+    """A prompt, then one more token, by ours and by the exported code: the bytes are counted."""
+    network = build_network(space.model, space.task, space.decode(row)[0]).eval()
+    made, tokens_BN = exported(network, space, dtype), torch.ones(1, read, dtype=torch.long)
+    decoder = decoder_of(network.architecture)
+    source = None if network.architecture.encoder is None else tokens_BN[:, :1].repeat(1, SOURCE)
+    before = tokens_BN[:, :1].repeat(1, decoder.memory_length)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        ours = network.start(before if source is None else source)
+        ours = network.step(tokens_BN, ours)[1]
+    state = made.start() if source is None else made.start(source)
+    state = made.remember(before, state) if decoder.memory_length else state
+    state = made.step(tokens_BN, state)[1]
+    for length in (read, read + 1):
+        counted = genotype_state_bytes(space, row, length, dtype.itemsize, source_length=SOURCE)
+        assert of_ours(ours) == of_exported(state) == counted.tolist()[0]
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            ours = network.step(tokens_BN[:, :1], ours)[1]
+        state = made.step(tokens_BN[:, :1], state)[1]
+
+
+CAUSAL = sorted(n for n in OPERATORS.keys() & KERNELS.keys() if OPERATORS[n].causal)
+PRECISIONS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+
+
+@PRECISIONS
+@pytest.mark.parametrize("name", CAUSAL)
+def test_it_is_the_bytes_that_the_state_holds(name: str, dtype: torch.dtype) -> None:
     kind, settings = WAYS[name]
     space = space_of(f'"{kind}"', settings)
     assert operator_of(space.model, kind, "decoder").name == name
-    rows = sample_distinct(space, np.random.default_rng(length), 12)
-    counts = genotype_state_bytes(space, rows, length)
-    for architecture, count in zip(space.decode(rows), counts.tolist(), strict=True):
-        network = build_network(space.model, space.task, architecture).eval()
-        with torch.inference_mode():
-            state = network.step(torch.ones(1, length, dtype=torch.long), network.start())[1]
-        live = [part for layer in state.states for part in layer]
-        assert count == sum(part.numel() * part.element_size() for part in live)
+    rows = sample_distinct(space, np.random.default_rng(0), 4)
+    for row, read in zip(rows, (1, 4, 5, 40), strict=True):
+        check_held(space, row[None], dtype, read)
+
+
+@PRECISIONS
+@pytest.mark.parametrize("name", sorted(n for n in CAUSAL if OPERATORS[n].crosses))
+def test_so_it_is_with_a_source(name: str, dtype: torch.dtype) -> None:
+    kind, settings = WAYS[name]
+    space = parse_space(CROSSING.format(kind=kind, settings=settings), "crossing.toml")
+    for row in sample_distinct(space, np.random.default_rng(0), 3):
+        check_held(space, row[None], dtype, 7)
+
+
+@PRECISIONS
+def test_so_it_is_with_a_remembered_context(dtype: torch.dtype) -> None:
+    space = memory_space()
+    for row in sample_distinct(space, np.random.default_rng(0), 4):
+        check_held(space, row[None], dtype, 7)
+
+
+def test_a_view_holds_all_that_it_is_cut_from() -> None:
+    whole = torch.zeros(10)
+    assert held([whole[:2], None, whole[5:]]) == 40 and held([whole[:2].clone()]) == 8
+
+
+def test_padding_is_held_besides() -> None:
+    """Of a context that begins with padding it is remembered where."""
+    space = memory_space()
+    architecture = remembering(3)
+    network = build_network(space.model, space.task, architecture).eval()
+    with torch.inference_mode():
+        full, padded = (network.start(torch.tensor([[first, 1, 1]])) for first in (1, 0))
+    assert of_ours(padded) - of_ours(full) == 3 * len(decoder_of(architecture).layers)
 
 
 def test_prefilling_says_what_stepping_says() -> None:

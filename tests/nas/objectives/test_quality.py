@@ -8,12 +8,13 @@ from typing import Any, get_args
 import pytest
 
 from nas.objectives import MORE_IS_BETTER, OBJECTIVES, QUALITIES, QualityMetric, objective
+from nas.objectives.quality import copies
 from nas.run.evaluator import check_data, validation_quality
 from nas.search.front import Front
 from nas.stages.feasibility import check_quality
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
-from search_spaces.tasks import TASKS
+from search_spaces.tasks import TASKS, TaskName
 from supernet.building import build_supernet
 from supernet.tasks.evaluation import evaluate
 from supernet.tasks.opening import open_task
@@ -86,6 +87,21 @@ def test_less_is_better_of_each() -> None:
     }
     more = ("valid_accuracy", "valid_bleu", "valid_similarity", "valid_recall_at_10")
     assert (*more, "tokens_per_s") == MORE_IS_BETTER
+
+
+@pytest.mark.parametrize(
+    ("task", "quality", "begun", "copy"),
+    [
+        ("embedding", "loss", True, True),
+        ("language_modelling", "kl", True, True),
+        ("language_modelling", "loss", True, False),
+        ("embedding", "loss", False, False),
+    ],
+)
+def test_only_networks_that_began_with_a_checkpoint_copy_it(
+    task: TaskName, quality: str, begun: bool, copy: bool
+) -> None:
+    assert copies(task, quality, begun=begun) is copy
 
 
 def test_by_accuracy_it_is_the_share_of_wrong_ones() -> None:

@@ -80,7 +80,9 @@ def test_all_are_trained_and_told_beside_each_other(run: RunFolder) -> None:
     told = [one.sentence for one in state.comparisons(run.spec)]
     assert len(told) == len(front.baselines)
     assert all(sentence.startswith(("Against the", "The winner is")) for sentence in told)
-    assert sentences(read_contents(run)) == told
+    contents = read_contents(run)
+    assert sentences(contents) == told
+    assert contents.trained_winner == state.trained_winner(run.spec) is not None
     assert all(any(sentence in line for line in final_lines(run)) for sentence in told)
 
 

@@ -120,6 +120,7 @@ def test_the_report_speaks_of_neighbours_and_not_of_nats(run: RunFolder) -> None
     )
     text = (run.path / "report.html").read_text("utf-8")
     assert "recall at 10" in text and "(nats)" not in text and "tokens right" not in text
+    assert "the checkpoint&#x27;s</th>" not in text  # an empty column
 
 
 def test_the_network_is_scored_again(run: RunFolder) -> None:

@@ -108,6 +108,17 @@ def test_without_a_space_the_one_around_it_is_searched(llama: Path, data: Path) 
     assert found.spec.start is not None and found.spec.start.folder == str(llama)
 
 
+def test_a_tied_output_that_differs_is_told_of_the_request(
+    llama: Path, data: Path, tmp_path: Path
+) -> None:
+    assert read_checkpoint(llama).settings.tied_output is False
+    tied = shutil.copytree(llama, tmp_path / "tied")
+    change_config(tied, tie_word_embeddings=True)
+    with pytest.raises(DataError, match="its lm_head.weight differs from its embeddings") as told:
+        resolve(asked(tied, data), Here())
+    assert told.value.field == "start"
+
+
 def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
     text = dump_space(space_around(read_checkpoint(llama)))
     resolve(asked(llama, data, space_toml=text), Here())
@@ -127,6 +138,25 @@ def test_data_of_another_tokenizer_are_refused(llama: Path, data: Path, tmp_path
         check_tokenizer(tmp_path / "data", begun, "language_modelling")
     assert str(told.value).endswith(f"anew with nas data prepare --tokenizer {llama}")
     check_tokenizer(tmp_path / "data", begun, "classification")  # for which others have their words
+
+
+def test_of_a_checkpoint_without_a_tokenizer_the_data_may_not_have_more_tokens(
+    llama: Path, data: Path, tmp_path: Path
+) -> None:
+    """No vocabulary that is learnt is its own, whatever its size."""
+    bare = shutil.copytree(llama, tmp_path / "bare")
+    (bare / "tokenizer.json").unlink()
+    begun = starting_point(bare).start
+    check_tokenizer(data, begun, "language_modelling")
+    larger = byte_level(marked=True)
+    larger.add_special_tokens([f"<{number}>" for number in range(99)])
+    prepared_stream(tmp_path, larger)
+    with pytest.raises(
+        DataError, match="has no tokenizer.json to prepare data with: fetch"
+    ) as told:
+        check_tokenizer(tmp_path / "data", begun, "language_modelling")
+    assert str(told.value).endswith(f"nas data prepare --tokenizer {bare}")
+    assert "vocab" not in str(told.value)
 
 
 def test_another_tokenizer_is_told_before_a_vocabulary_that_is_too_large(

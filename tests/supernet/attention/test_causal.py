@@ -30,7 +30,7 @@ from tests.supernet.attention.test_contract import (
     run,
 )
 from tests.support import naive_attention as naive
-from tests.support.decoder_attention_cases import DECODER_CASES, DecoderCase, whole
+from tests.support.decoder_attention_cases import DECODER_CASES, DecoderCase, places, whole
 
 
 @pytest.fixture(params=DECODER_CASES, ids=[case.name for case in DECODER_CASES])
@@ -172,7 +172,8 @@ class TestEdges:
         q, k, v = (x.to("meta") for x in draw(20, case.span))
         out, state = kernel.causal(q, k, v, span=case.span)
         assert out.shape == q.shape
-        assert kernel.causal(q, k, v, span=case.span, state=state)[0].shape == q.shape
+        own = {name: x.to("meta") for name, x in places(kernel, 20, 20, case.span).items()}
+        assert kernel.causal(q, k, v, span=case.span, state=state, **own)[0].shape == q.shape
 
 
 class TestPrecision:

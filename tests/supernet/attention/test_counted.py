@@ -20,8 +20,7 @@ KINDS = (
     "window:5",
     "window:16",
     *(f"linear:{name}" for name in ("cosformer", "norm", "elu", "hedgehog")),
-    "linear:decay",
-    "linear:gated_delta",
+    *(f"linear:{name}" for name in ("decay", "decay_channel", "gated_delta")),
 )
 
 
@@ -63,7 +62,9 @@ def test_counted_parameters_are_there(kind: str) -> None:
     assert sum(p.numel() for p in built(kind).parameters()) == tally.params
 
 
-@pytest.mark.parametrize("kind", ["window:5", "linear:decay", "linear:gated_delta"])
+@pytest.mark.parametrize(
+    "kind", ["window:5", "linear:decay", "linear:decay_channel", "linear:gated_delta"]
+)
 def test_what_goes_along_one_sequence_crosses_none(kind: str) -> None:
     with pytest.raises(UsageError, match="goes along one sequence"):
         build_kernel(kind, WIDE, 32, 1, "cross", EMBED_DIM, HEADS, HEAD_DIM)

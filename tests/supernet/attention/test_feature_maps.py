@@ -127,11 +127,10 @@ def test_pieces_are_the_whole(case: MapCase, span: int) -> None:
 def test_the_state_does_not_grow(case: MapCase) -> None:
     kernel = case.build(torch.float32)
     for length in (1, 9, 40):
-        sums, seen = kernel.causal(*draw(length, 1, dtype=torch.bfloat16))[1]
+        (sums,) = kernel.causal(*draw(length, 1, dtype=torch.bfloat16))[1]
         with at(length):
             # 2 samples, 2 heads, features by values and the denominator, in fp32.
             assert sums.shape == (2, 2, case.features, 5) and sums.dtype == torch.float32
-            assert seen.shape == (2,)
 
 
 @WAYS

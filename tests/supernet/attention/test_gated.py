@@ -62,7 +62,7 @@ class GatedCase:
 CASES = [
     GatedCase("decay", lambda *sizes: DecayKernel(*sizes), naive_gated.decay, 2 * 6 + 2 + 8, 0),
     GatedCase(
-        "decay per channel",
+        "decay_channel",
         lambda *sizes: DecayKernel(*sizes, per_channel=True),
         naive_gated.decay,
         16 * 6 + 8 * 16 + 8 + 8,

@@ -7,7 +7,13 @@ import torch
 
 from supernet.attention import causal_linear
 from tests.supernet.attention.test_contract import assert_near, at, draw, mask_of, run
-from tests.support.decoder_attention_cases import DECODER_CASES, DecoderCase, in_pieces, whole
+from tests.support.decoder_attention_cases import (
+    DECODER_CASES,
+    DecoderCase,
+    in_pieces,
+    places,
+    whole,
+)
 
 
 @pytest.fixture(params=DECODER_CASES, ids=[case.name for case in DECODER_CASES])
@@ -48,8 +54,9 @@ def test_a_state_is_reordered_by_its_first_dimension(case: DecoderCase) -> None:
     _, state = kernel.causal(*(x[:, :, first] for x in (q, k, v)), span=span)
     moved = tuple(part.index_select(0, rows) for part in state)
     assert all(len(part) == 3 for part in state)
-    found, _ = kernel.causal(*(x[rows][:, :, rest] for x in (q, k, v)), span=span, state=moved)
-    expected, _ = kernel.causal(*(x[:, :, rest] for x in (q, k, v)), span=span, state=state)
+    own = {"span": span, **places(kernel, 12, 8, span)}
+    found, _ = kernel.causal(*(x[rows][:, :, rest] for x in (q, k, v)), state=moved, **own)
+    expected, _ = kernel.causal(*(x[:, :, rest] for x in (q, k, v)), state=state, **own)
     assert_near([found.detach()], [expected[rows].detach()], 1e-11)
 
 

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from search_spaces.errors import UsageError
+from search_spaces.errors import SettingError, UsageError
 from search_spaces.loading import parse_space
+from search_spaces.recall_form import FILLER, FIRST_KEY, RecallSettings
 from search_spaces.space import SearchSpace
 from supernet.building import build_supernet
+from supernet.data import recall
 from supernet.data.recall import (
-    FILLER,
-    FIRST_KEY,
-    RecallSettings,
     generate,
     open_recall,
     open_recall_test,
 )
 from supernet.data.text_batches import stream_batches
-from supernet.data.tokenizer import BOS
+from supernet.data.tokenizer import BOS, NUM_MARKS
 from supernet.loss import IGNORED
 from supernet.tasks.evaluation import evaluate, score
 from supernet.tasks.opening import open_task
@@ -123,9 +122,10 @@ def test_equal_settings_give_equal_sequences() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"pairs": 0}, "pairs of the recall data is a whole number of at least 1; found 0"),
+        ({"pairs": 0}, "pairs of the recall data is a whole number of at least 1 and.*0"),
         ({"gap": -1}, "gap .* at least 0"),
-        ({"train": True}, "train .* found True"),
+        ({"train": True}, "train .* found true"),
+        ({"valid": 10**4000}, "valid .* at most 1,000,000,000,000,000; found 1000"),
         ({"pairs": 21}, "need as many keys.*set vocabulary to 47"),
         ({"length": 28}, "need sequences of 29 tokens; length is 28"),
     ],
@@ -135,9 +135,44 @@ def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], w
         replace(SMALL, **changes)
 
 
-def test_what_cannot_be_drawn_apart_is_refused() -> None:
-    with pytest.raises(UsageError, match="fewer than 50 sequences"):
-        generate(RecallSettings(25, 8, pairs=1, train=48, valid=1, test=1), 0)
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pairs": 1, "train": 9}, "there are only 10 sequences of 1 pairs .* than the 11 of all"),
+        ({"pairs": 2, "valid": 99_999_999_999_999}, "there are only 90 sequences of 2 pairs"),
+        ({"vocabulary": 65, "pairs": 5, "length": 50, "test": 10**9}, "only 17,100,720 sequences"),
+        ({"vocabulary": 999, "pairs": 9, "length": 99, "test": 10**8}, "4 GB: ask for at most 2,9"),
+        ({"vocabulary": 200_000}, "99,997 keys and 24 tokens need more memory .* 65,536 togeth"),
+        ({"length": 999_999}, "need more memory to be drawn than 4 GB"),
+    ],
+)
+def test_more_than_there_can_be_is_refused_by_arithmetic(
+    changes: dict[str, int], words: str
+) -> None:
+    form = {"vocabulary": 25, "length": 24, "pairs": 1, "train": 1, "valid": 1, "test": 1}
+    assert RecallSettings(**form).sequences == 3
+    with pytest.raises(SettingError, match=words) as caught:
+        RecallSettings(**form | changes)
+    assert caught.value.keys[0] == list(changes)[-1]
+
+
+def test_as_many_as_there_are_are_not_too_many() -> None:
+    form = RecallSettings(25, 24, pairs=2, train=88, valid=1, test=1)
+    assert form.sequences == 90  # of 10 keys two after each other; of 10 values there are 100
+    with pytest.raises(SettingError, match="only 90"):
+        replace(form, test=2)
+
+
+def test_tokens_of_a_vocabulary_begin_behind_the_marks() -> None:
+    assert FILLER == NUM_MARKS
+
+
+def test_what_cannot_be_drawn_apart_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    # There are 10 keys, and 10 values: the last few of 10 sequences are never drawn together.
+    monkeypatch.setattr(recall, "MAX_DRAWS_WITHOUT_GAIN", 1)
+    monkeypatch.setattr(recall, "SEQUENCES_PER_DRAW", 1)
+    with pytest.raises(UsageError, match="fewer than 10 sequences"):
+        generate(RecallSettings(25, 8, pairs=1, train=8, valid=1, test=1), 0)
     with pytest.raises(UsageError, match="seed"):
         generate(SMALL, -1)
 
@@ -265,7 +300,7 @@ def test_training_sees_whole_sequences_whatever_the_segment() -> None:
         ),
         ({"train": "30\nlength = 25"}, "set max_length of \\[model\\] to 25"),
         ({"pairs": "7"}, "need sequences of 31 tokens; length is 24"),
-        ({"recall_window": "-1"}, "recall_window in the .* at least 0; found -1"),
+        ({"recall_window": "-1"}, "recall_window: found -1, allowed is a whole number of tokens"),
     ],
 )
 def test_wrong_tables_are_refused(changes: dict[str, str], words: str) -> None:

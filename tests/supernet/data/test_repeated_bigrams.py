@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from search_spaces.errors import UsageError
+from search_spaces.errors import SpaceFileError, UsageError
 from search_spaces.loading import parse_space
 from search_spaces.recall import recall_window
 from supernet.building import build_supernet
@@ -151,8 +151,12 @@ def test_without_a_window_nothing_is_said_of_recall() -> None:
 
 @pytest.mark.parametrize("given", ["-1", "true", "2.5", '"8"'])
 def test_a_window_is_a_whole_number(given: str) -> None:
-    with pytest.raises(UsageError, match="is a whole number of tokens"):
-        recall_window(parse_space(WINDOW.replace("window = 6", f"window = {given}"), "space"))
+    text = WINDOW.replace("window = 6", f"window = {given}")
+    message = "data.recall_window: found .*, allowed is a whole number of tokens"
+    with pytest.raises(SpaceFileError, match=rf"mine.toml, line \d+, {message}"):
+        parse_space(text, "mine.toml")
+    with pytest.raises(UsageError, match="of the space tiny-language: found .* is a whole number"):
+        recall_window(parse_space(text, "kept", kept=True))
 
 
 def test_the_setting_is_the_window() -> None:

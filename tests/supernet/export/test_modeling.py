@@ -17,6 +17,7 @@ from search_spaces.architecture import (
     ATTENTION_KINDS,
     SKIP,
     Architecture,
+    AttentionKind,
     DecoderLayer,
     DecoderStack,
 )
@@ -28,7 +29,7 @@ from search_spaces.tasks import TaskName
 from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.standalone import as_module, kernels_of, modeling_source
-from supernet.export.template.attention import KERNELS, kernel_name
+from supernet.export.template.attention import KERNELS, Sizes, kernel_name
 from supernet.export.weights import plain_weights
 from tests.support.export_networks import (
     LENGTH,
@@ -39,6 +40,12 @@ from tests.support.export_networks import (
 )
 
 NETWORKS = 60
+CAUSAL_KINDS: tuple[AttentionKind, ...] = (
+    "softmax",
+    "window:64",
+    "omni",
+    *(f"linear:{kernel}" for kernel in get_args(LinearKernel)),
+)
 
 
 def module(blueprint: Blueprint) -> Any:
@@ -87,6 +94,31 @@ def test_generated_networks_run_in_other_precisions(dtype: torch.dtype) -> None:
             assert logits.dtype == dtype and bool(logits.isfinite().all())
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize("kind", CAUSAL_KINDS)
+def test_long_texts_are_written_in_bfloat16(kind: AttentionKind) -> None:
+    """Token by token, behind 1,400 others: what is carried has lost no more than one step loses."""
+    tokens = random_tokens(1500)
+    settings = ModelSettings(
+        TokenInput(WORDS), 1500, head_dim=8, positions="none", omni_kernel="performer"
+    )
+    blueprint = Blueprint("language_modelling", settings, one_layer(kind))
+    full, low = (built(blueprint) for _ in range(2))
+    full.load_state_dict(plain_weights(random_network(blueprint, 0, std=0.2)))
+    low.load_state_dict(full.state_dict())
+    expected = full(tokens)[:, 1400:]
+    state, found = low.to(torch.bfloat16).start(), []
+    for token in tokens.split(1, dim=1):
+        logits, state = low.step(token, state)
+        found.append(logits.float())
+    error = (torch.cat(found[1400:], dim=1) - expected).abs().mean() / expected.abs().mean()
+    assert error < 0.01
+
+
+def one_layer(kind: AttentionKind) -> Architecture:
+    return Architecture(decoder=DecoderStack(8, (DecoderLayer(kind, 2, 8),)))
+
+
 def test_another_network_does_not_fit() -> None:
     made = built(random_blueprint(0))
     weights = plain_weights(random_network(random_blueprint(3), 3))
@@ -103,6 +135,23 @@ def test_every_kernel_has_its_class(cross: bool) -> None:
     assert KERNELS.keys() - {"full"} == OPERATORS.keys() - {SKIP}
 
 
+GATED = {"decay", "decay_channel", "gated_delta"}
+
+
+@pytest.mark.parametrize("kernel", sorted(GATED))
+def test_what_gates_carry_keeps_no_prompt_alive(kernel: str) -> None:
+    model = {
+        **{"head_dim": 4, "qkv_bias": True, "output_bias": True, "qk_norm": False},
+        **{"positions": "none", "rotary_theta": 1.0},
+    }
+    layer = KERNELS[kernel](model, Sizes(width=8, key_width=8, heads=2, kv_heads=2))
+    with torch.no_grad():
+        _, short = layer.causal(torch.randn(1, 1, 8), None, torch.arange(1))
+        _, long = layer.causal(torch.randn(1, 90, 8), None, torch.arange(90))
+    held = [[part.untyped_storage().nbytes() for part in state] for state in (short, long)]
+    assert held[0] == held[1] == [part.nbytes for part in long]
+
+
 def test_only_the_parts_in_use_are_there() -> None:
     for seed in range(30):
         blueprint = random_blueprint(seed)
@@ -110,7 +159,7 @@ def test_only_the_parts_in_use_are_there() -> None:
         sums = {"performer", "cosformer", "norm", "elu", "hedgehog"}
         assert ("class LinearAttention" in text) == bool(used & sums)
         assert ("class WindowAttention" in text) == ("window" in used)
-        assert ("class GatedAttention" in text) == bool(used & {"decay", "gated_delta"})
+        assert ("class GatedAttention" in text) == bool(used & GATED)
         assert ("class BigBirdAttention" in text) == bool(used & {"linformer", "bigbird"})
         assert ("class Encoder" in text) == (blueprint.task != "language_modelling")
         assert ("class Decoder" in text) == (blueprint.task != "classification")

@@ -373,7 +373,7 @@ MODERN: dict[str, Any] = {
 }
 OPERATORS = {
     "windows, feature maps": ("window:3", "linear:elu", "linear:hedgehog", "softmax"),
-    "gates": ("linear:decay", "linear:gated_delta"),
+    "gates": ("linear:decay", "linear:decay_channel", "linear:gated_delta"),
     "no attention": ("skip", "linear:decay", "skip"),
 }
 

@@ -27,6 +27,7 @@ from supernet.attention.softmax import SoftmaxKernel
 from supernet.attention.window import WindowKernel
 from supernet.export.onnx_kernels import traceable
 from tests.supernet.attention.test_contract import at
+from tests.support.decoder_attention_cases import places
 
 HEADS, WIDTH, LONGEST, INPUT = 2, 4, 96, 6
 MAKE: dict[str, Callable[[], AttentionKernel]] = {
@@ -45,7 +46,7 @@ MAKE: dict[str, Callable[[], AttentionKernel]] = {
     "elu": EluKernel,
     "hedgehog": lambda: HedgehogKernel(HEADS * WIDTH, WIDTH),
     "decay": lambda: DecayKernel(INPUT, HEADS * WIDTH, HEADS),
-    "decay, gates of features": lambda: DecayKernel(INPUT, HEADS * WIDTH, HEADS, True),
+    "decay_channel": lambda: DecayKernel(INPUT, HEADS * WIDTH, HEADS, per_channel=True),
     "gated delta": lambda: GatedDeltaKernel(INPUT, HEADS * WIDTH, HEADS, WIDTH),
 }
 DECODERS = [name for name in MAKE if name != "linformer"]
@@ -130,6 +131,7 @@ def test_texts_in_parts(name: str) -> None:
         for cut in cuts:
             new = [part[:, :, start * span : (start + cut) * span] for part in parts]
             own = {name: x[:, start : start + cut] for name, x in read.items()}
+            own |= places(form, start, cut, span)
             out, state = form.causal(*new, span=span, state=state, **own)
             found.append(out)
             start += cut
@@ -146,7 +148,7 @@ def test_a_form_that_forgets_is_another_kernel(name: str) -> None:
     read = read_by(kernel, 12)
     expected, after = kernel.causal(*parts, **read)
     last = [part[:, :, 11:] for part in parts]
-    own = {name: x[:, 11:] for name, x in read.items()}
+    own = {name: x[:, 11:] for name, x in read.items()} | places(kernel, 11, 1)
     out, _ = traceable(kernel).causal(*last, state=empty(after), **own)
     forgets = not torch.allclose(out, expected[:, :, 11:], atol=1e-3)
     assert forgets != (name == "window of one")  # which has nothing to forget

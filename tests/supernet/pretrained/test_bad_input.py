@@ -198,7 +198,16 @@ def test_weights_that_are_quantised(folder: Any) -> None:
 def test_a_tied_output_that_differs(folder: Any) -> None:
     place = folder("llama")
     change_config(place, tie_word_embeddings=True)
-    assert "says tie_word_embeddings, but its lm_head.weight differs" in refused(place, True)
+    told = "says tie_word_embeddings, but its lm_head.weight differs"
+    assert told in refused(place, True)
+    found = read_checkpoint(place)
+    for look in (found.check_output, found.check_weights):
+        with pytest.raises(DataError, match=told):
+            look()
+    same = torch.ones(found.tensors["lm_head.weight"].shape)
+    rewritten(place, model__embed_tokens__weight=same, lm_head__weight=same.half())
+    for look in (found.check_output, found.check_weights, found.network):
+        look()
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-2.bin", "w.pt"])

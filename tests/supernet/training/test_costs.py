@@ -112,7 +112,16 @@ def kept_bytes(space: SearchSpace, recompute: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    "kind", ["softmax", "window", "linear", "linear:hedgehog", "linear:decay", "skip"]
+    "kind",
+    [
+        "softmax",
+        "window",
+        "linear",
+        "linear:hedgehog",
+        "linear:decay",
+        "linear:decay_channel",
+        "skip",
+    ],
 )
 def test_activations_are_those_that_torch_keeps(kind: str) -> None:
     space = small(kind)

@@ -30,6 +30,7 @@ from tests.nas.stages.test_prepared_search import (
 )
 from tests.support.export_cases import export_to
 from tests.support.prepare_cases import pictures, png
+from tests.support.prepare_cases import run as prepared
 from tests.support.trained_cases import SPACES, trained
 
 # Networks that read pictures of 16 x 16; those of the data have 8 x 8.
@@ -159,6 +160,25 @@ def test_texts_come_from_lines_files_and_json(runs: dict[str, RunFolder], tmp_pa
     assert len(found) == 2 and {"no", "yes"} == set(found[0]["chances"])  # type: ignore[call-overload]
     assert found == answers(run.path, lines) == answers(run.path, given="yes yes\nno no\n")
     assert "%" in nas(run.path, plain).stdout
+
+
+def test_the_column_of_the_data_is_read_without_being_named(
+    runs: dict[str, RunFolder], tmp_path: Path
+) -> None:
+    run, table = runs["mails"], tmp_path / "a.csv"
+    table.write_text("text,words\nno no,yes yes\n")
+    (named,) = answers(run.path, table, "--column", "text=words")
+    source, data = tmp_path / "source.csv", tmp_path / "data"
+    rows = "".join(f"{'yes ' * (1 + n % 3)}{n},{'no' if n % 2 else 'yes'}\n" for n in range(40))
+    source.write_text(f"words,label\n{rows}")
+    changes = {"tokenizer": "bytes", "columns": (("text", "words"),), "out": data}
+    prepared(tmp_path, "classification", source=(source,), **changes)
+    assert answers(run.path, table, "--data", data) == [named]
+    assert [one["input"] for one in answers(run.path, table)] == ["no no"]
+    (other,) = answers(run.path, table, "--data", data, "--column", "text=text")
+    assert other["input"] == "no no"
+    table.write_text("text\nno no\n")  # without that column a usual name is taken
+    assert [one["input"] for one in answers(run.path, table, "--data", data)] == ["no no"]
 
 
 def test_an_export_answers_as_its_run(runs: dict[str, RunFolder], tmp_path: Path) -> None:

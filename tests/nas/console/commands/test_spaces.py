@@ -136,6 +136,12 @@ def test_check_reads_the_presets_too(tmp_path: Path) -> None:
         ("quick.retrain]\nschedule = ''", 2, "allowed is one of cosine, inverse_sqrt"),
         ("quick.retrain]\nlearning_rate = 0", 2, "found 0, allowed is a number above 0.0 to 10.0"),
         ("paper]\nthreads = -1", 2, "found -1, allowed is a whole number from 1 to 1,024"),
+        (
+            "paper]\nsupernet.epochs = true",
+            *(2, "presets.paper.supernet.epochs: found true, allowed is a whole number from 1"),
+        ),
+        ("quick]\nverified = '5'", 2, "presets.quick.verified: found '5', allowed is a whole"),
+        ("quick]\nrounds.prune = 1", 2, "presets.quick.rounds.prune: found 1, allowed is true or"),
         ("paper]\nsupernet = 7", 2, "presets.paper.supernet: found 7, allowed is a table of keys"),
         ("paper.rounds]\nprune = 'x'", 2, "allowed is true or false"),
         ("quik]", 1, "presets.quik: found 'quik' (did you mean 'quick'?), allowed are smoke"),
