@@ -53,14 +53,13 @@ from numpy.typing import NDArray
 
 from search_spaces.architecture import ID_LENGTH
 from search_spaces.errors import ArchitectureError, SpaceFileError, UsageError
-from search_spaces.genotypes import Genotypes, GenotypeSpace
+from search_spaces.genotypes import MAX_CHOICES, Genotypes, GenotypeSpace
 from search_spaces.toml.source import TomlSource, read_text, shown, unknown_name
 
 Value = int | float | str
 Network = Mapping[str, Any]
 
 KINDS = ("integer", "real", "category")
-MAX_CHOICES = 1000
 MAX_SLOTS = 5000
 MAX_DECIDING = 100_000
 MOST_NETWORKS = 10**4000  # Python writes whole numbers of up to 4,300 digits

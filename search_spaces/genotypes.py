@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from search_spaces.errors import ArchitectureError
 
 Genotypes = NDArray[np.int16]
+MAX_CHOICES = 1_000  # of one gene
 
 
 class Network(Protocol):

@@ -113,6 +113,15 @@ class ModelSettings:
             ``outer(activation(gate(x)) * inner(x))``.
         rotary_theta: base of the wave lengths of rotary positions.
         rotary_share: share of each head that rotary positions turn; the leading part.
+        rotary_factor: what wave lengths are stretched by, from 1, so that a network that was
+            trained on shorter texts reads longer ones.
+        rotary_original_length: texts that it was trained on before, in tokens; 0 to stretch all
+            waves alike, which Llama's configuration calls ``linear``. Otherwise (``llama3``) those
+            that turn more often in such a text than `rotary_high_freq_factor` times stay as they
+            are, those that turn less often than `rotary_low_freq_factor` times are stretched
+            wholly, and those between in part.
+        rotary_low_freq_factor: turns in such a text up to which a wave is stretched wholly.
+        rotary_high_freq_factor: turns in such a text from which a wave stays as it is.
         qkv_bias: whether queries, keys and values have biases.
         output_bias: whether the projection behind attention has one.
         ffn_bias: whether the linear layers of the FFN have biases.
@@ -156,6 +165,10 @@ class ModelSettings:
     ffn_form: Literal["plain", "gated"] = "plain"
     rotary_theta: float = 10_000.0
     rotary_share: float = 1.0
+    rotary_factor: float = 1.0
+    rotary_original_length: int = 0
+    rotary_low_freq_factor: float = 1.0
+    rotary_high_freq_factor: float = 4.0
     qkv_bias: bool = True
     output_bias: bool = True
     ffn_bias: bool = True
@@ -265,6 +278,20 @@ class ModelSettings:
             return f"rotary_share is more than 0 and at most 1; given {self.rotary_share}"
         if self.positions == "rotary" and self.relative_positions:
             return "positions = 'rotary' and relative_positions tell distances twice: leave one out"
+        return self._stretch_problem()
+
+    def _stretch_problem(self) -> str | None:
+        low, high = self.rotary_low_freq_factor, self.rotary_high_freq_factor
+        if not 1 <= self.rotary_factor < math.inf:
+            return (
+                "rotary_factor stretches wave lengths, so that it is a finite number from 1 on; "
+                f"given {self.rotary_factor}"
+            )
+        if not 0 < low < high < math.inf:
+            return (
+                "rotary_low_freq_factor is more than 0 and rotary_high_freq_factor is finite and "
+                f"more than that; given {low} and {high}"
+            )
         return None
 
 

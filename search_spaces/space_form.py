@@ -32,6 +32,7 @@ from search_spaces.architecture import (
 from search_spaces.attention import OPERATORS, Place, operator_of, window_of
 from search_spaces.data_keys import DATASET, RECALL, data_keys
 from search_spaces.errors import ArchitectureError, SettingError
+from search_spaces.genotypes import MAX_CHOICES
 from search_spaces.kernel_choices import with_kernel_choices
 from search_spaces.recall import SETTING as RECALL_WINDOW
 from search_spaces.recall import window_problem
@@ -51,7 +52,6 @@ from search_spaces.tasks import TASKS, TaskName
 from search_spaces.toml.source import KeyPath, TomlSource, shown, unknown_name
 
 MAX_LAYERS = 1_000
-MAX_CHOICES = 1_000
 
 _TABLES = ("space", "model", "encoder", "decoder", "data", "workload", "presets")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -59,7 +59,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 MAX_SIZE = 1_000_000
 
 _INPUTS: Mapping[str, type[ImageInput | TokenInput]] = {"image": ImageInput, "tokens": TokenInput}
-_MAY_BE_ZERO = ("relative_positions", "token_types", "window")
+_MAY_BE_ZERO = ("relative_positions", "rotary_original_length", "token_types", "window")
 
 MAX_ALL_CHOICES = 20_000  # over all layers
 LARGEST = 10**300  # networks; scores and tables hold their number as a float

@@ -12,6 +12,8 @@ Shapes: B batch, H heads, N states, D width of one head, R features of it that a
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -39,8 +41,7 @@ class Rotation:
         if key not in self._waves:
             self._waves[key] = rotary_waves(
                 self.positions_N.repeat_interleave(span) if span > 1 else self.positions_N,
-                turned,
-                self.settings.rotary_theta,
+                rotary_rates(self.settings, turned, self.positions_N.device),
             )
         cosine, sine = self._waves[key]
         return rotated(x_BHND, cosine.to(x_BHND.dtype), sine.to(x_BHND.dtype))
@@ -51,10 +52,28 @@ def rotation_of(settings: ModelSettings, positions_N: Tensor) -> Rotation | None
     return Rotation(settings, positions_N) if settings.positions == "rotary" else None
 
 
-def rotary_waves(positions_N: Tensor, turned: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines ``(N, R)`` of ``position * theta^(-2i/R)``, i below R/2, twice; fp32."""
-    pair = torch.arange(0, turned, 2, device=positions_N.device, dtype=torch.float32)
-    rate = 1.0 / theta ** (pair / turned)
+def rotary_rates(settings: ModelSettings, turned: int, device: torch.device) -> Tensor:
+    """Radians that a position turns each pair of the R turned features by, ``(R/2,)``; fp32.
+
+    That is ``theta^(-2i/R)``, and less for waves that are stretched.
+
+    Source: position interpolation, Chen et al. (2023), equation 4, where all are stretched alike;
+    where they are not, the published code of Llama 3.1 (Grattafiori et al. 2024, section 3.4.3).
+    """
+    pair = torch.arange(0, turned, 2, device=device, dtype=torch.float32)
+    rate = 1.0 / settings.rotary_theta ** (pair / turned)
+    if settings.rotary_factor == 1.0:
+        return rate
+    kept: Tensor | float = 0.0
+    if settings.rotary_original_length:
+        turns = rate * (settings.rotary_original_length / (2 * math.pi))
+        low, high = settings.rotary_low_freq_factor, settings.rotary_high_freq_factor
+        kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return rate * (kept + (1.0 - kept) / settings.rotary_factor)
+
+
+def rotary_waves(positions_N: Tensor, rate: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines and sines ``(N, R)`` of positions by rates ``(R/2,)``, twice; fp32."""
     angle_NR = (positions_N.to(torch.float32)[:, None] * rate).repeat(1, 2)
     return angle_NR.cos(), angle_NR.sin()
 

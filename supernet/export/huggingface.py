@@ -42,13 +42,13 @@ from supernet.export.stock import (
 )
 from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
-from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.checkpoint import OWN_MODEL_TYPE, Checkpoint
 from supernet.pretrained.folder_files import says_how_to_write
 from supernet.pretrained.json_files import read_object
 from supernet.pretrained.sentences import TOKENIZER_SETTINGS
+from supernet.pretrained.tensors import WEIGHTS_FILE
 from supernet.pretrained.writing import copy_files, copy_pooling, shorten
 
-WEIGHTS_FILE = "model.safetensors"
 NETWORK_FILE = "network.py"
 GENERATION_FILE = "generation_config.json"
 PREFIX = "network."
@@ -227,7 +227,7 @@ def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]
     stack = decoder or encoder
     assert stack is not None
     values: dict[str, Any] = {
-        "model_type": "nas_network",
+        "model_type": OWN_MODEL_TYPE,
         "architectures": [blueprint.form.model_class],
         "auto_map": {
             "AutoConfig": "configuration_nas.NasConfig",

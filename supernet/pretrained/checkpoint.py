@@ -42,6 +42,7 @@ from supernet.pretrained.tensors import (
 )
 
 CONFIG_FILE = "config.json"
+OWN_MODEL_TYPE = "nas_network"  # of exports that run with the code beside them
 # Of tables of older writers, whose layer norms had a gamma and a beta.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 OUTPUT = "lm_head.weight"
@@ -159,6 +160,12 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         raise DataError(f"{folder} is no folder: give the folder that holds {CONFIG_FILE}")
     file = folder / CONFIG_FILE
     values = read_object(file)
+    if values.get("model_type") == OWN_MODEL_TYPE:
+        raise DataError(
+            f"{folder} is an export of a network that no family of checkpoints has, from which no "
+            "search begins: give the checkpoint that its own search began with, or an export of a "
+            "network whose layers are softmax, or windows where its family has them"
+        )
     refuse_code(file, values)
     family = _family(file, values)
     config = Config(file, values)

@@ -254,6 +254,8 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
         ("= 16", "= 16\npooling = 'class'", "line 5, model: pooling is 'class'"),
         ("= 16", "= 16\nrotary_theta = nan", "line 5, model: rotary_theta is a finite number"),
         ("= 16", "= 16\nrotary_theta = 1e400", "line 5, model: rotary_theta is a finite number"),
+        ("= 16", "= 16\nrotary_factor = 0.9", "line 5, model: rotary_factor stretches wave len"),
+        ("= 16", "= 16\nrotary_low_freq_factor = 4", "line 5, model: rotary_low_freq_factor is"),
         ("num_classes = 10", "", "line 5, model: a classification space needs num_classes"),
         ('"tokens"', '"sound"', "line 11, model.input.kind: found 'sound', allowed are 'image'"),
         ('"tokens"', "[1]", r"line 11, model.input.kind: found \[1\]"),

@@ -64,6 +64,9 @@ def _settings(rng: random.Random, task: TaskName) -> ModelSettings:
     }
     if values["positions"] == "rotary":
         values["relative_positions"] = 0
+    if values["rotary_theta"] < 100.0:
+        values["rotary_factor"] = 4.0
+        values["rotary_original_length"] = 12 if values["rotary_share"] == 1.0 else 0
     if task == "classification":
         values |= {"num_classes": 5, "class_token": rng.random() < 0.5}
         values["pooling"] = rng.choice(["mean", "class"]) if values["class_token"] else "mean"

@@ -84,6 +84,17 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 
+LINEAR = {"rope_type": "linear", "factor": 2.5}
+STRETCHED = {
+    "rope_type": "llama3",
+    "rope_theta": 20.0,  # so that of five waves one stays, two are stretched in part and two wholly
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+"""Forms of rotary positions that are stretched for longer texts."""
+
 
 def random_model(hub: Any, family: str, seed: int = 0, **changes: Any) -> Any:
     """A model of transformers none of whose parameters is left at its beginning."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -68,7 +69,7 @@ class Attention(nn.Module):
             self.query_norm = nn.RMSNorm(self.head_width, model["norm_eps"])
             self.key_norm = nn.RMSNorm(self.head_width, model["norm_eps"])
         share = model["rotary_share"] if model["positions"] == "rotary" and self.rotates else 0.0
-        self.turned, self.theta = int(self.head_width * share) // 2 * 2, model["rotary_theta"]
+        self.turned, self.model = int(self.head_width * share) // 2 * 2, model
 
     def split(self, x: Tensor) -> Tensor:
         """``(B, N, H * W)`` -> ``(B, H, N, W)``."""
@@ -89,19 +90,25 @@ class Attention(nn.Module):
         if self.turned:
             if positions is None:
                 positions = torch.arange(x.shape[1], device=x.device) // self.span
-            q, k = (turned(part, positions, self.turned, self.theta) for part in (q, k))
+            q, k = (turned(part, positions, self.turned, self.model) for part in (q, k))
         if not self.takes_groups:
             k, v = repeated(k, self.heads), repeated(v, self.heads)
         return q, k, v
 
 
-def turned(x: Tensor, positions: Tensor, width: int, theta: float) -> Tensor:
+def turned(x: Tensor, positions: Tensor, width: int, model: Settings) -> Tensor:
     """The first features of each head turned by angles that grow with the position (RoPE).
 
-    Feature i is paired with feature ``i + width / 2``.
+    Feature i is paired with feature ``i + width / 2``. Slow pairs turn even slower where the waves
+    are stretched for texts that are longer than those of the first training.
     """
     pair = torch.arange(0, width, 2, device=x.device, dtype=torch.float32)
-    angle = positions.to(torch.float32)[:, None] * (1.0 / theta ** (pair / width))
+    rate = 1.0 / model["rotary_theta"] ** (pair / width)
+    low, high = model["rotary_low_freq_factor"], model["rotary_high_freq_factor"]
+    turns = rate * (model["rotary_original_length"] / (2 * math.pi))
+    kept = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    rate = rate * (kept + (1.0 - kept) / model["rotary_factor"])
+    angle = positions.to(torch.float32)[:, None] * rate
     cosine, sine = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     first, second, rest = x.split((width // 2, width // 2, x.shape[-1] - width), dim=-1)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), dim=-1)

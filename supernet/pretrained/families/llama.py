@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from search_spaces.architecture import Architecture, AttentionKind, base_kind, variant_of
@@ -21,6 +21,19 @@ from supernet.pretrained.names import NamePair, layer_kinds, linear_pairs, proje
 
 THETA = 10_000.0
 DEFAULT_WINDOW = 4_096
+DEFAULT_ROPE = "default"
+_FACTOR = {"factor": "rotary_factor"}
+ROPE_FORMS: Mapping[str, Mapping[str, str]] = {
+    DEFAULT_ROPE: {},
+    "linear": _FACTOR,
+    "llama3": {
+        **_FACTOR,
+        "low_freq_factor": "rotary_low_freq_factor",
+        "high_freq_factor": "rotary_high_freq_factor",
+        "original_max_position_embeddings": "rotary_original_length",
+    },
+}
+"""Forms of rotary positions, with their keys and what they are called here."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -61,7 +74,7 @@ class LlamaLike(Family):
                 **STYLES["llama"],
                 "norm_eps": config.number("rms_norm_eps", 1e-6),
                 "activation": config.choice("hidden_act", "silu", ACTIVATIONS),
-                "rotary_theta": rotary_theta(config),
+                **rotary_settings(config),
                 "qkv_bias": biases.qkv,
                 "output_bias": biases.output,
                 "ffn_bias": biases.ffn,
@@ -133,9 +146,7 @@ class LlamaLike(Family):
             "rms_norm_eps": settings.norm_eps,
             "hidden_act": THEIR_ACTIVATIONS[settings.activation],
             "tie_word_embeddings": settings.tied_output,
-            # Both forms: transformers 5 reads the table, older ones the number.
-            "rope_parameters": {"rope_type": "default", "rope_theta": settings.rotary_theta},
-            "rope_theta": settings.rotary_theta,
+            **rotary_keys(settings),
         }
 
 
@@ -273,8 +284,8 @@ class Qwen3Family(QwenFamily):
         return {**super().sized(settings, sizes), "attention_bias": settings.qkv_bias}
 
 
-def rotary_theta(config: Config) -> float:
-    """The base of the wave lengths, from the table of transformers 5 or the keys before it.
+def rotary_settings(config: Config) -> dict[str, Any]:
+    """Settings of rotary positions, from the table of transformers 5 or the keys before it.
 
     Where both tables are given transformers reads the older one alone, unless it is empty.
     """
@@ -286,12 +297,28 @@ def rotary_theta(config: Config) -> float:
     if not isinstance(table, dict):
         raise config.wrong(key, table, "a table with rope_type and rope_theta")
     name = "type" if "type" in table and "rope_type" not in table else "rope_type"
-    form = table.get(name, "default")
-    if form != "default" or any(isinstance(value, dict) for value in table.values()):
-        raise config.wrong(f"{key}.{name}", form, "'default' for all layers")
+    form = table.get(name, DEFAULT_ROPE)
+    known = isinstance(form, str) and form in ROPE_FORMS
+    if not known or any(isinstance(value, dict) for value in table.values()):
+        allowed = ", ".join(map(repr, ROPE_FORMS))
+        raise config.wrong(f"{key}.{name}", form, f"one of {allowed} for all layers")
     part = Config(config.file, table)
     part.must_be("partial_rotary_factor", 1.0)
-    return part.number("rope_theta", theta)
+    found: dict[str, Any] = {"rotary_theta": part.number("rope_theta", theta)}
+    for theirs, own in ROPE_FORMS[form].items():
+        read = part.integer if own == "rotary_original_length" else part.number
+        found[own] = read(theirs)
+    return found
+
+
+def rotary_keys(settings: ModelSettings) -> dict[str, Any]:
+    """What `rotary_settings` reads, in both forms: older transformers know no table of the base."""
+    form = DEFAULT_ROPE if settings.rotary_factor == 1.0 else "linear"
+    form = "llama3" if settings.rotary_original_length else form
+    values = {theirs: getattr(settings, own) for theirs, own in ROPE_FORMS[form].items()}
+    table = {"rope_type": form, "rope_theta": settings.rotary_theta, **values}
+    older = {"rope_scaling": table} if values else {}
+    return {"rope_parameters": table, "rope_theta": settings.rotary_theta, **older}
 
 
 def window_size(sizes: Sizes) -> int | None:

@@ -309,6 +309,12 @@ def test_settings_that_ask_for_code(folder: Any, key: str, value: Any) -> None:
     assert f"asks for code of its own ({key})" in refused(place)
 
 
+def test_an_export_that_no_family_has(folder: Any) -> None:
+    place = folder("llama")
+    change_config(place, model_type="nas_network", auto_map={"AutoModel": "modeling_nas.Net"})
+    assert "give the checkpoint that its own search began with" in refused(place)
+
+
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 def test_a_tokenizer_that_asks_for_code(folder: Any, name: str) -> None:
     place = folder("llama")
@@ -345,9 +351,20 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
 @pytest.mark.parametrize(
     ("family", "change", "words"),
     [
-        ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "scaling.type is 'linear'"),
-        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "rope_type is 'llama3'"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
+            "scaling.type is 'dynamic'",
+        ),
         ("llama", {"rope_parameters": {"rope_type": "yarn"}}, "rope_type is 'yarn'"),
+        ("llama", {"rope_parameters": {"rope_type": ["linear"]}}, "rope_type is ['linear']"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3"}}, "factor is missing"),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": "2"}}, "factor is '2'"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "factor": 0.5}},
+            "rotary_factor stretches wave lengths",
+        ),
         ("llama", {"rope_parameters": {"rope_theta": -1}}, "rope_theta is -1"),
         (
             "llama",

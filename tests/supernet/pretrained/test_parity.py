@@ -25,6 +25,8 @@ from tests.support.pretrained_cases import (
     CLASSES,
     DECODERS,
     FAMILIES,
+    LINEAR,
+    STRETCHED,
     VOCABULARY,
     WINDOW,
     change_config,
@@ -129,6 +131,9 @@ def test_logits_of_images(hub: Any, tmp_path: Path) -> None:
         ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         ("llama", {"num_key_value_heads": 4, "hidden_act": "gelu_pytorch_tanh"}),
         ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 123.0}}),
+        ("llama", {"rope_parameters": {**LINEAR, "rope_theta": 5e5}}),
+        ("llama", {"rope_parameters": STRETCHED}),
+        ("mistral", {"rope_parameters": STRETCHED}),
         ("mistral", {"sliding_window": None}),
         ("mistral", {"num_key_value_heads": 1}),
         ("qwen2", {"use_sliding_window": False, "tie_word_embeddings": False}),
@@ -207,10 +212,14 @@ def test_windows_and_groups_are_kinds(hub: Any, tmp_path: Path) -> None:
 
 def test_older_settings_are_read(hub: Any, tmp_path: Path) -> None:
     """Of transformers before 5: rope_theta beside the others, windows by max_window_layers."""
-    theta = {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": None}
+    theta: dict[str, Any] = {"rope_parameters": None, "rope_theta": 5e5, "rope_scaling": None}
     write_model(hub, tmp_path / "llama", "llama")
     change_config(tmp_path / "llama", **theta, torch_dtype="float32", num_key_value_heads=2)
     assert read_checkpoint(tmp_path / "llama").settings.rotary_theta == 5e5
+    theta["rope_scaling"] = {"type": "linear", "factor": 2}
+    change_config(tmp_path / "llama", **theta)
+    settings = read_checkpoint(tmp_path / "llama").settings
+    assert (settings.rotary_theta, settings.rotary_factor) == (5e5, 2.0)
     write_model(hub, tmp_path / "qwen2", "qwen2")
     change_config(tmp_path / "qwen2", layer_types=None)
     decoder = read_checkpoint(tmp_path / "qwen2").architecture.decoder

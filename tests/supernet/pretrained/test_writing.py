@@ -21,6 +21,8 @@ from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     CLASSES,
     FAMILIES,
+    LINEAR,
+    STRETCHED,
     change_config,
     mask_of,
     st_folder,
@@ -130,6 +132,22 @@ def test_a_llama_that_lists_its_layers_is_written_with_fewer(hub: Any, tmp_path:
     found = read_checkpoint(place)
     write_checkpoint(tmp_path / "out", built(found, smaller(found)), "llama", found)
     assert load(hub, tmp_path / "out", "llama").config.num_hidden_layers == 2
+
+
+@pytest.mark.parametrize("form", [{**LINEAR, "rope_theta": 50.0}, STRETCHED])
+def test_waves_that_are_stretched_are_written(
+    hub: Any, form: dict[str, Any], tmp_path: Path
+) -> None:
+    found = read_checkpoint(write_model(hub, tmp_path / "in", "llama", rope_parameters=form))
+    network = built(found, smaller(found))
+    for origin in (found, None):
+        place = tmp_path / ("around" if origin else "alone")
+        write_checkpoint(place, network, "llama", origin)
+        model = load(hub, place, "llama")
+        assert (outputs(model, "llama") - own_outputs(network, "llama")).abs().max() < TOLERANCE
+        assert read_checkpoint(place).settings == found.settings
+        # Older transformers read nothing but this.
+        assert json.loads((place / "config.json").read_text())["rope_scaling"] == form
 
 
 @pytest.mark.parametrize("family", FAMILIES)
