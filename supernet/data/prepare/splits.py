@@ -408,6 +408,8 @@ def read_sources(
         for paths in named:
             with doctor.going_on():
                 reading.add(split, paths)
+        with doctor.going_on():
+            reading.check_some(split)
     return reading.sources()
 
 
@@ -425,6 +427,7 @@ class _Reading:
         self._columns, self._doctor, self._problem = columns, doctor, problem
         self._report = report
         self._files: dict[str, list[RecordFile]] = {split: [] for split in splits}
+        self._empty: dict[str, list[Path]] = {split: [] for split in splits}
         self._labels: dict[str, list[Any]] = {split: [] for split in splits}
         self._keys: list[array[int]] = []
         self._groups = array("Q")
@@ -461,12 +464,20 @@ class _Reading:
         self._done += lines
         self._doctor.guessed = self._columns.guess
         if not lines:
-            raise DataError(f"{paths[0]} holds no example; it should have one a line")
+            self._empty[split].append(paths[0])
+            return
         sums = tuple(input_sha256(path) for path in paths)
         contents = tuple(digest.hexdigest() for digest in digests)
         self._files[split].append(
             RecordFile(paths, self._columns, count, frozenset(left_out), sums, contents)
         )
+
+    def check_some(self, split: str) -> None:
+        """See that not all files of a split are empty; of others, those that are are ignored."""
+        empty = self._empty[split]
+        if empty and not self._files[split]:
+            raise DataError(f"{empty[0]} holds no example; it should have one a line")
+        self._doctor.ignored += [f"{path}: it holds no example" for path in empty]
 
     def _leave_out(self, split: str, paths: tuple[Path, ...], record: Record, reason: str) -> None:
         if isinstance(reason, WrongEncoding):

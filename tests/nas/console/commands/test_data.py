@@ -145,6 +145,19 @@ def test_one_folder_of_pictures_and_a_table_without_rows_are_told_as_what_they_a
     assert "a.csv holds no example; it should have one a line" in empty.stderr
 
 
+def test_an_empty_file_beside_others_is_ignored_and_said(tmp_path: Path) -> None:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "empty.txt").touch()
+    words = ["--task", "language_modelling", "--source", str(folder)]
+    alone = prepared(tmp_path, *words)
+    assert "empty.txt holds no example; it should have one a line" in alone.stderr
+    (folder / "a.txt").write_text("".join(f"line {n} of a text\n" for n in range(60)))
+    done = prepared(tmp_path, *words)
+    assert done.exit_code == 0, done.stderr
+    assert f"ignored {folder / 'empty.txt'}: it holds no example" in " ".join(done.output.split())
+
+
 def test_a_vocabulary_is_as_large_as_the_text_teaches(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"{chr(0x4E00 + n)}{n}\n" for n in range(900)))
     words = ["data", "prepare", "--task", "language_modelling", "--out", str(tmp_path / "out")]
