@@ -54,6 +54,11 @@ def option(field: str) -> str:
     return _OPTIONS.get(field, f"--{name.replace('_', '-')}")
 
 
+def names_option(text: str) -> bool:
+    """Whether a text names a field of a request by nothing but its option."""
+    return any(not found[2] for found in _MARK.finditer(text))
+
+
 def told(text: str, called: Called) -> str:
     """A text with the names that its reader knows."""
     return _MARK.sub(lambda found: called(found[1]), text)

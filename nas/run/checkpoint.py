@@ -14,7 +14,7 @@ from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
-from search_spaces.wording import OWN_CHECKPOINT, mark
+from search_spaces.wording import OWN_CHECKPOINT, mark, names_option
 from supernet.data.manifest import FILE_NAME, read_manifest
 from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
@@ -29,10 +29,11 @@ def starting_point(folder: Path) -> StartingPoint:
     """What a request has to know of a checkpoint.
 
     Raises:
-        DataError: when it cannot be read, or says of its output what its weights do not.
+        DataError: when it cannot be read, holds a weight that is no finite number, or says of its
+            output what its weights do not.
     """
     checkpoint = read_checkpoint(folder.resolve())
-    checkpoint.check_output()
+    checkpoint.check_weights()
 
     def problem(space: SearchSpace) -> str | None:
         return space_problem(space, checkpoint)
@@ -59,9 +60,16 @@ def prepared_texts(path: Path, begun: StartingPoint, report: Report) -> Path:
     prepared = (path / FILE_NAME).is_file() if path.is_dir() else not is_text(path)
     if prepared or begun.space.task not in TEXT_TASKS:
         return path
-    found = TextFolder.read(path, read_checkpoint(begun.start.folder))
-    with file_lock(texts_lock(found.name)):
-        return found.prepare(prepared_texts_dir(), report)
+    try:
+        found = TextFolder.read(path, read_checkpoint(begun.start.folder))
+        with file_lock(texts_lock(found.name)):
+            return found.prepare(prepared_texts_dir(), report)
+    except DataError as error:
+        if not names_option(error.marked):
+            raise
+        raise DataError(
+            f"{error.marked} (so nas data prepare is told, whose folder {mark('data')} takes)"
+        ) from error
 
 
 def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:

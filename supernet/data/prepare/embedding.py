@@ -228,7 +228,8 @@ class EmbeddingPlan(SourcesPlan):
         least = 1 if split == "train" else FEWEST_HELD
         if count >= least:
             return
-        given = "" if split in self.sources.files else f", or give {mark(split)} a file of its own"
+        own = f"give {mark(split)} a file of its own, or in a folder of texts a file {split}.txt"
+        given = "" if split in self.sources.files else f", {own}"
         raise DataError(
             f"the {split} split has {count} different texts and needs {least} or more: give more "
             f"texts{given}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from nas.console.app import app
@@ -99,6 +100,20 @@ def run(llama: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Ru
     done = CliRunner().invoke(app, [*given, *more])
     assert done.exit_code == 0, done.output
     return RunFolder.open(folder)
+
+
+def test_weights_that_are_no_numbers_are_refused_before_anything_is_done(
+    llama: Path, data: Path, tmp_path: Path
+) -> None:
+    broken = shutil.copytree(llama, tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["model.norm.weight"][3] = float("nan")
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    given = ["search", "--from", str(broken), "--data", str(data), "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, given)
+    assert done.exit_code == 2 and done.stderr.count("\n") == 1
+    assert "model.norm.weight holds NaN or infinity" in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_without_a_space_the_one_around_it_is_searched(llama: Path, data: Path) -> None:

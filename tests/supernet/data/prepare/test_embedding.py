@@ -453,6 +453,26 @@ def test_a_folder_without_texts_is_told_in_one_sentence(model: Path, tmp_path: P
     assert "no texts to learn from beside those called test" in done.stderr
 
 
+def test_a_search_names_no_option_of_preparing_as_its_own(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NAS_CACHE_DIR", str(tmp_path / "cache"))
+
+    def refused(name: str, content: bytes) -> str:
+        file = tmp_path / name / "a.txt"
+        file.parent.mkdir()
+        file.write_bytes(content)
+        with pytest.raises(DataError) as told:
+            resolve(SearchRequest(start=str(model), data=str(file.parent)), Here(quiet=True))
+        return str(told.value)
+
+    whose = " (so nas data prepare is told, whose folder --data takes)"
+    text = "\n".join(TEXTS).encode()
+    assert refused("latin1", text + b"\ncaf\xe9").endswith(f"leave it out with --skip-bad{whose}")
+    assert refused("few", b"a cat\na dog\n").endswith(f"a folder of texts a file valid.txt{whose}")
+    assert "nas data prepare" not in refused("none", b"")
+
+
 def test_lines_of_a_language_model_are_held_out_at_the_end(hub: Any, tmp_path: Path) -> None:
     model = write_checkpoint(
         write_model(hub, tmp_path / "llama", "llama", vocab_size=280), byte_level(marked=True)
