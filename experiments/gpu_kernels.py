@@ -74,10 +74,10 @@ def _timed(name: str, length: int, call: Call, leaves: Sequence[Tensor]) -> Kern
         return KernelTime(name, length, None, None)
 
 
-def median_ms(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+def median_ms(call: Callable[[], object]) -> float:
     """Milliseconds between events on the card around a call."""
     times = []
-    for _ in range(rounds + 2):
+    for _ in range(ROUNDS + 2):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
         call()
@@ -135,9 +135,9 @@ def _fla(name: str, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
     return out
 
 
-def kernel_numbers(lengths: Sequence[int] = LENGTHS, device: str = "cuda") -> list[dict[str, Any]]:
+def kernel_numbers() -> list[dict[str, Any]]:
     """As they are kept."""
-    return [asdict(one) for one in kernel_times(lengths, device)]
+    return [asdict(one) for one in kernel_times()]
 
 
 def kernel_tables(numbers: Sequence[dict[str, Any]]) -> Iterator[Table]:

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from experiments.harness import note
-from nas.executors.base import Failure, judged
+from experiments.harness import note, processes
+from nas.executors.base import Failure, check_finite
 from nas.objectives import QUALITIES, QUALITY, QualityMetric
 from nas.objectives.size import network_costs
 from nas.request.presets import budget_for
@@ -74,6 +74,20 @@ class Oracle:
         """Qualities ``(N,)`` of rows ``(N, S)``."""
         return np.array([self._quality(row) for row in rows])
 
+    def evaluate(self, rows: Genotypes, workers: int) -> None:
+        """Evaluate rows ``(N, S)`` by so many processes; each is kept as soon as it is known."""
+        new = [row for row in rows if row.tobytes() not in self.known]
+        if workers == 1:
+            for row in new:
+                self(row[None])
+                self.keep()
+            return
+        with processes(workers) as pool:
+            jobs = [(str(self._work), row) for row in new]
+            for row, quality in zip(new, pool.map(_quality_of, jobs), strict=True):
+                self.known[row.tobytes()] = self.fresh[row.tobytes()] = quality
+                self.keep()
+
     def keep(self) -> None:
         """Write what was evaluated so far, for `read_known`."""
         write_known(self._work, self.known)
@@ -87,7 +101,7 @@ class Oracle:
 
     def _evaluated(self, network: Architecture) -> float:
         """Without executor: an oracle whose network cannot be evaluated is no oracle."""
-        outcome = judged(self._run.quality(network))
+        outcome = check_finite(self._run.quality(network))
         if isinstance(outcome, Failure):
             raise EvaluationError(f"network {network.id} cannot be evaluated: {outcome.reason}")
         return outcome[QUALITY]
@@ -97,6 +111,13 @@ class Oracle:
 def oracle(work: str) -> Oracle:
     """The oracle of this process."""
     return Oracle(Path(work))
+
+
+def _quality_of(job: tuple[str, NDArray[np.int16]]) -> float:
+    """A row's quality, by the oracle of a process of its own."""
+    work, row = job
+    quality: float = oracle(work)(row[None]).item()
+    return quality
 
 
 def train_supernet(

@@ -82,11 +82,13 @@ complete_limit = completing(*(f"{name}=" for name in COSTS))
 
 # -- shared options -------------------------------------------------------------------------------
 
+SPACE_HELP = str(SearchRequest.model_fields["space"].description)
+RAY_HELP = "The Ray cluster: auto for the one this machine belongs to, or the address of its head."
 SPACE: Any = typer.Option(
     ...,
     "--space",
     metavar="NAME|FILE",
-    help="A shipped space (nas space list) or a TOML file of your own.",
+    help=SPACE_HELP,
     autocompletion=complete_space,
 )
 RUN: Any = typer.Argument(
@@ -194,7 +196,7 @@ _PLACE: Mapping[str, tuple[Any, Any]] = {
     ),
     "ray_address": _place(
         *(str, None, "--ray-address", "auto|HOST:PORT", "a Ray of its own on this machine"),
-        "The Ray cluster: auto for the one this machine belongs to, or the address of its head.",
+        RAY_HELP,
     ),
     "cpus_per_worker": _place(
         *(int, None, "--cpus-per-worker", "N"),

@@ -74,7 +74,7 @@ def replace_unwritable() -> None:
 
 
 def drop_output() -> None:
-    """Send what is still unwritten nowhere, for when nobody reads stdout any more."""
+    """Discard buffered output after the reader closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (sys.stdout, sys.stderr):
         try:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from types import FrameType
 
-from nas.executors.base import Failure, FailureKind, Outcome, judged
+from nas.executors.base import Failure, FailureKind, Outcome, check_finite
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, TooLargeError
 from search_spaces.turns import TURNS
@@ -35,7 +35,7 @@ def attempt(
         tries: how many this one makes.
     """
     try:
-        return tried(judged(quality(network)), tries)
+        return tried(check_finite(quality(network)), tries)
     except Exception as error:  # of whatever sort: it is the network's, and is told
         return Failure(_kind(error), sentence(error), tries)
 
@@ -45,7 +45,7 @@ def tried(outcome: Outcome, tries: int) -> Outcome:
     return replace(outcome, tries=tries) if isinstance(outcome, Failure) else outcome
 
 
-def final(outcome: Outcome) -> bool:
+def is_final(outcome: Outcome) -> bool:
     """Whether trying again would be of no use: what is not finite stays so."""
     return not isinstance(outcome, Failure) or outcome.kind == "not finite"
 

@@ -365,7 +365,7 @@ def in_order(items: Iterable[Answered | ToldT]) -> Iterator[Outcome | ToldT]:
             place += 1
 
 
-def judged(values: Mapping[str, float]) -> Outcome:
+def check_finite(values: Mapping[str, float]) -> Outcome:
     """The values, or a failure where one of them is no finite number."""
     for name, value in values.items():
         if not math.isfinite(value):

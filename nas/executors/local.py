@@ -11,7 +11,7 @@ from nas.executors.asking import asked
 from nas.executors.attempts import (
     EvaluationTimeoutError,
     attempt,
-    final,
+    is_final,
     sentence,
     time_limit,
 )
@@ -55,7 +55,7 @@ class LocalExecutor(Executor):
     def _outcome(self, source: Source, network: Architecture) -> Outcome:
         for tries in range(1, TRIES + 1):
             outcome = self._attempt(source, network, tries)
-            if final(outcome):
+            if is_final(outcome):
                 break
         return outcome
 

@@ -13,7 +13,7 @@ import ray
 import torch
 
 from latency.turns import waiting
-from nas.executors.attempts import final
+from nas.executors.attempts import is_final
 from nas.executors.base import (
     Answered,
     Executor,
@@ -128,7 +128,7 @@ class RayExecutor(Executor):
             return actor, there, actor.prepare.remote(order, self._weights)
 
         pool = partial(Pool, start, self._board, self.settings.timeout_s, self._nodes)
-        return pool(answered, GRACE_S) if self._asks else pool(final)
+        return pool(answered, GRACE_S) if self._asks else pool(is_final)
 
     def _order(self, data_digest: str = "") -> WorkOrder:
         environment = {name: os.environ[name] for name in PASSED_ON if name in os.environ}

@@ -32,7 +32,7 @@ class Mailbox:
         ray.get(self._box.put.remote(cloudpickle.dumps(item)))
 
     def fail(self, error: Exception) -> None:
-        """Say that the work has failed in a way that trying again would not mend."""
+        """Record a failure that is not worth retrying."""
         ray.get(self._box.fail.remote(cloudpickle.dumps(error)))
 
     @property

@@ -1,4 +1,4 @@
-"""When a network keeps a limit on a number that is never measured twice alike.
+"""Decides whether a noisy measurement satisfies a limit.
 
 A single timing is no proof. Candidates are taken by an upper confidence bound of the prediction.
 What is on the front under a limit is timed again in several short sessions, each with the networks

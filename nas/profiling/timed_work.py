@@ -75,7 +75,7 @@ def time_session(
 
     Args:
         space: of the networks.
-        reference: timed as often as the others, to tell the device's mood.
+        reference: timed in every round, to correct for drift of the device.
         architectures: what to time; may be none.
         workload: what they do; see `nas.request.workloads`.
         device: where.

@@ -1,4 +1,4 @@
-"""The report of a run: one page that explains what was found to someone who was not there."""
+"""The report of a run, as one page."""
 
 from nas.report.page import write_report
 

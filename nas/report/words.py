@@ -1,4 +1,4 @@
-"""Numbers, networks and features in words that someone who was not there understands."""
+"""Numbers, networks and features as text for people."""
 
 from __future__ import annotations
 

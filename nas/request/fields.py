@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ _KINDS = {
     "integer": "a whole number",
     "number": "a number",
 }
+_BOUNDS = {"minimum": "min", "maximum": "max", "maxLength": "maxlength"}
 FROZEN = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -148,6 +150,26 @@ def allowed(form: Mapping[str, Any]) -> str:
     if "maximum" in form:
         words += f" to {form['maximum']:,}"
     return words + (f" of at most {form['maxLength']:,} characters" if "maxLength" in form else "")
+
+
+def bounds_of(model: type[BaseModel], name: str) -> dict[str, int | float]:
+    """The bounds of a field's value, named like the attributes of a control in HTML.
+
+    Args:
+        model: that has the field.
+        name: of the field.
+
+    Returns:
+        ``min``, ``max`` and ``maxlength``, as far as the field has them.
+    """
+    form = _properties(model)[name]
+    parts = (form, *form.get("anyOf", ()))
+    return {html: part[key] for key, html in _BOUNDS.items() for part in parts if key in part}
+
+
+@functools.cache
+def _properties(model: type[BaseModel]) -> Mapping[str, Any]:
+    return model.model_json_schema()["properties"]  # type: ignore[no-any-return]
 
 
 # -- texts ----------------------------------------------------------------------------------------

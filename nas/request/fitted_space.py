@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from nas.request.halving import CANDIDATES, trainings
+from nas.request.spec import MOST_HOURS
 from search_spaces.errors import UsageError
 from search_spaces.loading import parse_space
 from search_spaces.space import SearchSpace
@@ -24,7 +25,6 @@ from supernet.data.manifest import Manifest
 Size = Literal["tiny", "small", "medium", "large"]
 SIZE_NAMES: tuple[Size, ...] = get_args(Size)
 
-MOST_HOURS = 10_000.0
 # Shares of the time that timing networks leaves: for the supernet, for looking at networks, and for
 # all that is trained from scratch. The rest is for verifying and for the report.
 SUPERNET, OBSERVE, RETRAIN = 0.30, 0.09, 0.53
@@ -163,7 +163,7 @@ def fit_space(
     """
     if not 0 < hours <= MOST_HOURS:
         raise UsageError(
-            f"{mark('hours')} {hours:g} is not a time: give more than 0, at most 10,000"
+            f"{mark('hours')} {hours:g} is not a time: give more than 0, at most {MOST_HOURS:,.0f}"
         )
     if manifest.content not in LEAST_DATA:
         raise UsageError(

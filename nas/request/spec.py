@@ -64,8 +64,10 @@ from search_spaces.wording import mark
 SearcherName = Literal["rank-evolve", "ranknas", "nsga2", "tpe", "random"]
 PresetName = Literal["smoke", "quick", "standard", "paper"]
 Device = Literal["cpu", "cuda"]
-DEFAULT_HOURS = 1.0
-"""For which a space is made where nothing is said."""
+DEFAULT_HOURS, MOST_HOURS = 1.0, 10_000.0
+"""For which a space is made where nothing is said, and at most."""
+FAMILIES = ("bert", "gpt2", "llama", "mistral", "qwen2", "qwen3", "vit")
+"""The families of checkpoints, as `supernet.pretrained.families`, which brings torch along."""
 MAX_TOML = 100_000
 SYNTHETIC = "synthetic"
 SPACE_TOML = "the run's space.toml"
@@ -421,10 +423,10 @@ class SearchRequest(SearchTerms, SpaceSource):
         Field(
             max_length=1000,
             pattern=LINE,
-            description="Begin with a checkpoint: a folder of Hugging Face's form (bert, gpt2, "
-            "llama, mistral, qwen2, qwen3, vit), which networks inherit from and are distilled "
-            "from. Without a space the one around it is searched (nas space from). On a server the "
-            "name of one in its folder of checkpoints.",
+            description="Begin with a checkpoint: a folder of Hugging Face's form "
+            f"({', '.join(FAMILIES)}), which networks inherit from and are distilled from. "
+            "Without a space the one around it is searched (nas space from). On a server the name "
+            "of one in its folder of checkpoints.",
             examples=["./my-llama"],
         ),
         Shown(
@@ -455,7 +457,7 @@ class SearchRequest(SearchTerms, SpaceSource):
         float | None,
         Field(
             gt=0.0,
-            le=10_000.0,
+            le=MOST_HOURS,
             description="Of nas search, where no space is named: for about how long the space that "
             "is made for the data is to be searched on this machine with the preset quick. Sizes "
             "of networks and lengths of trainings follow from it (nas space new). A server makes "

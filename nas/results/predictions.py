@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from supernet.data.images import Pixels
     from supernet.data.tokenizer import Tokenizer
 
+USUAL_TOKENS = 50  # that a language model writes behind a text where nothing is said
 # Tasks whose networks answer with something that can be written on a line.
 WRITTEN: tuple[TaskName, ...] = ("classification", "language_modelling", "translation")
 

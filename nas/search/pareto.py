@@ -174,7 +174,7 @@ def hypervolume_share(points: Points, reference: Points) -> float:
 
 
 def knee_index(points: ArrayLike) -> int:
-    """The point to choose when nobody says what matters most.
+    """Index of the knee point.
 
     Objectives are scaled so that the front reaches from 0 (its best) to 1 (its worst); the knee
     is the point with the smallest sum, which is the one farthest below the plane through the

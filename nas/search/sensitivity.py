@@ -90,7 +90,6 @@ def top_features(
     predict: Predict,
     objectives: Sequence[str],
     seed: int,
-    most: int = MOST_FEATURES,
     samples: int = NUM_SAMPLES,
 ) -> dict[str, GeneEffects]:
     """The most important genes of every objective, and what more of them does.
@@ -100,7 +99,6 @@ def top_features(
         predict: root rows ``(N, S)`` → objective → predictions ``(N,)``, as people read them.
         objectives: which of the predictions to explain.
         seed: decides the networks; the same seed gives the same answer.
-        most: longest list.
         samples: networks drawn, N.
     """
     rng = np.random.default_rng(seed)
@@ -115,7 +113,7 @@ def top_features(
         for objective in objectives:
             total = sum(effect[objective] for effect in effects.values())
             shares = {name: e[objective] / total if total else 0.0 for name, e in effects.items()}
-            ordered = sorted(shares, key=lambda name: (-shares[name], name))[:most]
+            ordered = sorted(shares, key=lambda name: (-shares[name], name))[:MOST_FEATURES]
             decisive = [name for name in ordered if shares[name] > 0]
             for name in set(decisive) - set(means):
                 means[name] = _means(space, predict, rows[: samples // 4], dict(groups)[name])

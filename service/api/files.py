@@ -22,6 +22,7 @@ from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from nas.results.export import CHECKSUMS_FILE
 from nas.run.layout import WORKERS_FOLDER, export_folder, record_file
 from search_spaces.json_text import parse_json
 from service.api.problems import ProblemError
@@ -30,7 +31,6 @@ from service.api.schemas import ArtifactOut
 CHUNK = 64 * 1024
 LONGEST_PATH = 300
 LONGEST_NAME = 255  # bytes; longer ones make file systems fail
-CHECKSUMS_FILE = "checksums.json"
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 log = logging.getLogger("service.api.files")

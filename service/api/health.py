@@ -45,13 +45,12 @@ class Readiness:
     Args:
         store: that has to answer.
         settings: of the service.
-        answer_s: seconds after which the database counts as away.
     """
 
-    def __init__(self, store: Store, settings: Settings, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, store: Store, settings: Settings) -> None:
         self._store = store
         self._settings = settings
-        self._answer_s = answer_s
+        self._answer_s = ANSWER_S
         self._thread = CapacityLimiter(1)
         self._looking: asyncio.Task[Look] | None = None
 

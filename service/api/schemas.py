@@ -20,8 +20,10 @@ from nas.executors.base import ExecutorKind
 from nas.request.fields import LINE, NUMERIC, Shown, checked, words
 from nas.request.picks import HELP, WORDS, read_pick
 from nas.request.spec import BEGIN, SearchRequest
+from nas.results.predictions import USUAL_TOKENS
+from nas.run.omni_views import Weights
 from nas.search.front import Role
-from search_spaces.space import SearchSpace
+from search_spaces.space import Choice, SearchSpace
 from service.api.catalog import Checkpoint
 from service.jobs.listing import Filter, Order
 from service.jobs.states import Job, Kind, Outcome, State
@@ -29,7 +31,6 @@ from service.uploads import MOST_FILES, Upload, Uploaded
 from service.wording import for_programs
 from supernet.export.formats import FORMATS
 
-Choice = int | str
 JobId = Annotated[str, Field(pattern=r"^[0-9a-f]{20}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$")]
 Text = Annotated[str, Field(max_length=200, pattern=LINE)]
@@ -586,7 +587,7 @@ class PredictRequest(BaseModel):
     picture: Annotated[Base64Bytes, Field(description="A PNG or JPEG, as base64.")] | None = None
     tokens: Annotated[
         int, Field(ge=1, le=200, description="That a language model writes behind the text.")
-    ] = 50
+    ] = USUAL_TOKENS
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -658,7 +659,7 @@ class OmniViewsOut(BaseModel):
     """What the omni layers of a network look at."""
 
     id: str
-    weights: Literal["trained from scratch", "inherited"]
+    weights: Weights
     examples: int
     layers: list[OmniLayerOut]
     maps: list[OmniMapOut]

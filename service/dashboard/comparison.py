@@ -79,6 +79,7 @@ def compare(request: Request, token: AnyRole, context: InContext, query: Asked) 
         "compare",
         422 if problem else 200,
         query=query,
+        CompareQuery=CompareQuery,
         jobs=jobs,
         made=made,
         left_out=left_out,

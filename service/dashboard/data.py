@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -13,7 +13,7 @@ from nas.request.fields import first_problem
 from search_spaces.wording import mark
 from service.api.dependencies import AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.routes.data import DataOptions, delete_data, found_data
+from service.api.routes.data import DataOptions, Task, delete_data, found_data
 from service.dashboard.pages import Form, Page, page
 from service.dashboard.wording import COLUMNS, LABELS, no_space_for
 from service.data_uploads import ENDINGS
@@ -48,6 +48,8 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
         endings=", ".join(ENDINGS),
         moving=any(one.state == "checking" for one in coming),
         most_bytes=context.settings.upload_data_bytes,
+        DataOptions=DataOptions,
+        all_tasks=get_args(Task),
     )
 
 

@@ -154,6 +154,8 @@ def network(request: Request, job: AnyJob, context: InContext, arch_id: str) -> 
         key=views.colour_key(view.contents),
         whole=whole,
         asked_with=views.asked_with(view.contents),
+        # As base64 a picture takes a third more.
+        most_bytes=context.settings.max_body_bytes * 7 // 10,
         writes=view.contents.spec.evaluator is None
         and view.contents.space.task == "language_modelling",
         finished=search is not None and search.state is State.succeeded,

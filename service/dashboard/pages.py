@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.exceptions import HTTPException
 
+from nas.request.fields import bounds_of
 from service.api.dependencies import (
     COOKIE,
     Context,
@@ -25,6 +26,7 @@ from service.api.dependencies import (
     token_of,
 )
 from service.api.problems import ProblemError, clipped, unexpected
+from service.api.schemas import JobEdit, JobQuery, PredictRequest, WebhookRequest
 from service.api.thread_pools import Route
 from service.auth import Role, Token
 from service.dashboard.static import address_of
@@ -63,7 +65,10 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.globals["address_of"] = address_of
+_templates.globals |= {"address_of": address_of, "bounds_of": bounds_of}
+# Whose fields have controls in templates.
+FORMS = (JobEdit, JobQuery, PredictRequest, WebhookRequest)
+_templates.globals |= {form.__name__: form for form in FORMS}
 
 
 def page(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, RedirectResponse
 from pydantic import ValidationError
 
 from nas.objectives import COSTS, LATENCY, OBJECTIVES, QUALITIES, QUALITY
-from nas.request.fields import first_problem, read_texts, shown, texts_of
+from nas.request.fields import bounds_of, first_problem, read_texts, shown, texts_of
 from nas.request.protected_choices import NONE
 from nas.request.spec import DETERMINISTIC, PLAIN, SYNTHETIC, SpaceSource
 from nas.run.duration import not_told
@@ -69,6 +69,7 @@ class Control:
         gone: whether the value cannot be chosen, such as a data set that was deleted.
         usual: what holds while it is empty; None where it never is.
         hint: the form of a text.
+        bounds: as `bounds_of`.
         group: of `GROUPS`.
     """
 
@@ -81,6 +82,7 @@ class Control:
     gone: bool
     usual: str | None
     hint: str
+    bounds: Mapping[str, float]
     group: str
 
 
@@ -451,6 +453,7 @@ def controls(context: Context, chosen: Chosen, token: Token) -> list[Control]:
                 gone=kind == "select" and value not in ("", *options),
                 usual=usual or ("" if field.default is None else None),
                 hint=how.metavar or "",
+                bounds=bounds_of(JobRequest, name),
                 group=next((g for g, names in GROUPS.items() if name in names), WHERE),
             )
         )

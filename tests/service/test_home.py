@@ -130,3 +130,9 @@ def test_neither_of_a_homes_paths_is_told(tmp_path: Path) -> None:
     link.symlink_to(real)
     assert places_of(link) == [str(link), str(real)]
     assert without_home(f"{link}/a and {real}/b", link) == "HOME/a and HOME/b"
+
+
+def test_every_setting_is_named_on_the_page_of_the_service() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "service.md").read_text("utf-8")
+    told = page.partition("## Settings\n")[2].partition("## ")[0]
+    assert all(f"`{name}`" in told for name in Settings.model_fields)

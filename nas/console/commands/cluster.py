@@ -40,8 +40,7 @@ def check(
         "auto",
         "--ray-address",
         metavar="auto|HOST:PORT",
-        help="The Ray cluster: auto for the one this machine belongs to, or the address of its "
-        "head.",
+        help=options.RAY_HELP,
     ),
     run: Path = typer.Option(
         None,

@@ -19,6 +19,7 @@ from nas.request.spec import Device
 from nas.results import networks
 from nas.results.export import FACTS_FILE
 from nas.results.predictions import (
+    USUAL_TOKENS,
     Asked,
     Exported,
     Prediction,
@@ -52,7 +53,9 @@ def predict_inputs(
         "standard input.",
     ),
     arch: str = ARCH,
-    tokens: int = typer.Option(50, min=1, help="That a language model writes behind a text."),
+    tokens: int = typer.Option(
+        USUAL_TOKENS, min=1, help="That a language model writes behind a text."
+    ),
     column: list[str] = typer.Option(
         [],
         metavar="ROLE=NAME",

@@ -24,7 +24,7 @@ from nas.console.tables import WrappingText, cost_table, gene_rows, gene_table, 
 from nas.request.architectures import read_architecture
 from nas.request.fitted_space import Fitted, Pace, Size, fit_space
 from nas.request.presets import PRESETS, Budget, budget_for
-from nas.request.spec import DEFAULT_HOURS, Device
+from nas.request.spec import DEFAULT_HOURS, FAMILIES, Device
 from search_spaces.architecture import Architecture
 from search_spaces.costs import cost as count
 from search_spaces.counts import power_of_ten
@@ -45,7 +45,7 @@ OF_GENES = "genes for an evaluator"
 NAME: Any = typer.Argument(
     ...,
     metavar="NAME|FILE",
-    help="A shipped space (nas space list) or a TOML file of your own.",
+    help=options.SPACE_HELP,
     autocompletion=options.complete_space,
 )
 
@@ -200,7 +200,7 @@ def space_from(
     folder: str = typer.Argument(
         ...,
         metavar="DIR",
-        help="A checkpoint of Hugging Face's form: bert, gpt2, llama, mistral, qwen2, qwen3, vit.",
+        help=f"A checkpoint of Hugging Face's form: {', '.join(FAMILIES)}.",
     ),
 ) -> None:
     """Print the space around a checkpoint as TOML, to be kept in a file and edited."""

@@ -15,11 +15,10 @@ from nas.results import networks
 from nas.results.state import open_run
 from nas.run.threads import use_threads
 from search_spaces.errors import DataError, UsageError
+from supernet.data.text_files import BYTE_ORDER_MARK
 
 if TYPE_CHECKING:
     from supernet.beam_search import BeamSettings
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 ARCH: Any = typer.Option(
     None,

@@ -144,7 +144,7 @@ def greedy_gain(expected: Floats, deviations: Floats, front: Floats, count: int)
 
 
 def by_chance(expected: Floats, deviations: Floats, front: Floats) -> list[int]:
-    """All rows, those first that most probably add anything to the front, be it ever so little.
+    """Row indices by decreasing probability of improvement.
 
     A row adds something when its quality is better than that of every network of the front that
     costs no more. How probable this is depends on how many deviations it is expected to fall short

@@ -339,7 +339,7 @@
     const { picture, text, tokens } = form.elements;
     if (!picture) return { text: text.value, ...(tokens && { tokens: Number(tokens.value) }) };
     const [file] = picture.files;
-    if (file.size > 700_000) throw new Error(`${file.name} has more than 700 kB: give a smaller one`);
+    if (file.size > Number(form.dataset.most)) throw new Error(`${file.name} is too large: give a smaller one`);
     return { picture: await base64(file) };
   }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import typer
 
 from nas.console.app import app
 from nas.request import reference
-from nas.request.fields import option_of, shown
+from nas.request.fields import bounds_of, option_of, shown
 from nas.request.presets import PRESETS
 from nas.request.resolve import resolve
-from nas.request.spec import SearchRequest, SearchSpec, SearchTerms, build_spec
+from nas.request.spec import FAMILIES, SearchRequest, SearchSpec, SearchTerms, build_spec
 from nas.run.folder import RunFolder
 from nas.run.layout import DEVICE_PROFILE_FILE
 from search_spaces.errors import NasError, UsageError
@@ -29,7 +30,8 @@ from tests.support.profile_cases import made_profile
 from tests.support.service_cases import Server
 
 server, alice = dashboard_cases.server, dashboard_cases.alice
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "guide" / "request.md"
+GUIDE = Path(__file__).resolve().parents[3] / "docs" / "guide"
+PAGE, SERVING = GUIDE / "request.md", GUIDE / "serving.md"
 
 
 def options(command: str) -> dict[str, Any]:
@@ -39,6 +41,17 @@ def options(command: str) -> dict[str, Any]:
     found: Any = typer.main.get_command(single if command == "submit" else app)
     chosen = found if command == "submit" else found.commands[command]
     return {name: one for one in chosen.params for name in one.opts}
+
+
+CONTROL = r'<(?:input|select|textarea) name="%s"'
+BOUND = r'\b(min|max|maxlength)="([^"]+)"'
+
+
+def test_all_fields_are_walked_over() -> None:
+    """`JobRequest` could leave one of a request out, or have one twice in other words."""
+    for name, field in SearchRequest.model_fields.items():
+        of_job = JobRequest.model_fields[name]
+        assert (of_job.description, of_job.default) == (field.description, field.default)
 
 
 @pytest.mark.parametrize("name", JobRequest.model_fields)
@@ -54,15 +67,30 @@ def test_every_field_is_everywhere(name: str, server: Server, alice: httpx.Clien
     schemas = server.client("alice").get("/openapi.json").json()["components"]["schemas"]
     assert schemas["JobRequest"]["properties"][name]["description"] == field.description
     form = said(alice.get("/new", params={"space": "multi30k"}))
-    assert f'name="{name}"' in form or how.apart
+    for control in re.findall(CONTROL % name + "[^>]*>", form):
+        if not control.startswith("<select") and not how.many:
+            told = {key: float(value) for key, value in re.findall(BOUND, control)}
+            assert told == bounds_of(JobRequest, name)
+    assert re.search(CONTROL % name, form) or how.apart
     if name in SearchRequest.model_fields:
         assert f"| `{name}` |" in PAGE.read_text("utf-8")
+    else:
+        assert f"`{name}`" in SERVING.read_text("utf-8")
 
 
 def test_the_reference_page_is_that_of_the_fields() -> None:
     assert PAGE.read_text("utf-8") == reference.page()
     same = SearchRequest.model_fields.keys() <= SearchSpec.model_fields.keys()
     assert ("spec.json" in reference.HEAD) == same
+
+
+@pytest.mark.parametrize("page", ["guide/checkpoints.md", "guide/spaces.md"])
+def test_the_families_that_are_told_are_those_that_are_read(page: str) -> None:
+    from supernet.pretrained.families import FAMILIES as KNOWN
+
+    assert set(FAMILIES) == KNOWN.keys()
+    text = (GUIDE.parent / page).read_text("utf-8")
+    assert all(f"`{name}`" in text for name in KNOWN)
 
 
 def test_a_spec_has_what_a_request_says_and_presets_have_one_list() -> None:

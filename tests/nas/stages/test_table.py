@@ -36,6 +36,15 @@ REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
         {"searcher": "random", "baseline": "plain", "retrain": 3},
         {"latency", "baseline", "halve"},
     ),
+    ({"objectives": ("quality", "decode_ms")}, {"decode", "prune", "evolve"}),
+    (
+        {"objectives": ("quality", "flops"), "limits": {"prefill_ms": 9.0}},
+        {"prefill", "prune", "evolve"},
+    ),
+    (
+        {"searcher": "random", "start": {"folder": "/models/tiny", "digest": "0" * 64}},
+        {"latency", "inherit", "distil"},
+    ),
 ]
 
 
@@ -45,6 +54,11 @@ def search(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[RunFolder, l
     values, special = request.param
     wanted = [one for one in SEARCH_STAGES if one.name in {*ALWAYS, *special}]
     return empty_run(tmp_path / "run", **values), wanted
+
+
+def test_every_stage_is_walked_over() -> None:
+    special = {name for _, names in REQUESTS for name in names}
+    assert {one.name for one in SEARCH_STAGES} == {*ALWAYS, *special}
 
 
 def test_a_search_has_the_stages_it_needs(search: tuple[RunFolder, list[Stage]]) -> None:

@@ -19,6 +19,7 @@ from nas.run.events import Progress, StageStarted
 from nas.run.folder import RunFolder
 from nas.search.front import read_front
 from service.auth import Role
+from service.dashboard.pages import size
 from service.jobs.states import Job
 from service.worker.runner import Child, Outcome
 from service.worker.worker import Worker
@@ -268,6 +269,8 @@ def test_a_network_has_a_page_of_its_own(server: Server, alice: httpx.Client) ->
     text = said(alice.get(path))
     assert [one.train_loss for one in training_curve(folder, entry.id)] == [3.0, 1.5]
     assert 'id="chart-curve"' in text and 'class="try"' in text and "model.safetensors" in text
+    most = server.settings.max_body_bytes * 7 // 10
+    assert f'data-most="{most}"' in text and f"PNG or JPEG of at most {size(most)}" in text
     assert f'href="{path}"' in said(alice.get(f"/jobs/{job}"))
     said(alice.get(f"/jobs/{job}/networks/{'0' * 12}"), 404)
 
