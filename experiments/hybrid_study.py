@@ -64,7 +64,7 @@ from nas.request.presets import budget_for
 from nas.run.folder import RunFolder
 from nas.search.pareto import non_dominated
 from nas.search.ranking.agreement import tau_interval
-from search_spaces.architecture import Architecture, base_kind
+from search_spaces.architecture import LINEAR_KERNELS, Architecture, base_kind
 from search_spaces.data_keys import RECALL
 from search_spaces.errors import UsageError
 from search_spaces.loading import load_space
@@ -283,7 +283,7 @@ def measure(options: Options) -> dict[str, Any]:
         UsageError: for numbers that nothing can be said from.
     """
     _check(options)
-    whole = load_space(options.space)
+    whole = space_of(options)
     usual = int(whole.workload["source"])
     length = options.length or usual
     quality = options.quality or QUALITY_OF[str(whole.data["dataset"])]
@@ -293,6 +293,8 @@ def measure(options: Options) -> dict[str, Any]:
     numbers = numbers_at(longest, usual, options.preset, pairs("--set", options.set))
     train_supernet(longest, numbers, work, options.preset, data=options.data, quality=quality)
     asked = oracle(str(work))
+    if options.searches:
+        asked.evaluate(enumerate_all(asked.space, MOST_LISTED), options.workers)
     budget = RunFolder.open(work / RUN).spec.budget
     return {
         "space": whole.name,
@@ -343,7 +345,7 @@ def _behind(
 def again(asked: Oracle, costs: Mapping[str, Costs], options: Options) -> dict[str, Any]:
     """What a search of the mixed space is worth: the same with other seeds, beside the truth.
 
-    All networks of the space are evaluated first. The network to be found under a cost is the
+    All networks of the space are evaluated. The network to be found under a cost is the
     cheapest that is as good as the best one, within `TOLERANCE`.
 
     Returns:
@@ -353,9 +355,6 @@ def again(asked: Oracle, costs: Mapping[str, Costs], options: Options) -> dict[s
     """
     space = asked.space
     rows = enumerate_all(space, MOST_LISTED)
-    for row in rows:
-        asked(row[None])
-        asked.keep()
     qualities, table = asked(rows), []
     for cost, price in costs.items():
         alike = rows[qualities <= qualities.min() + TOLERANCE]
@@ -394,15 +393,32 @@ def _contexts(options: Options) -> list[int]:
     return sorted(set(options.context or ()))
 
 
-def _name(options: Options, joint: str) -> str:
+def space_of(options: Options) -> SearchSpace:
+    """The space as it is given, with the kernel that was asked for.
+
+    Raises:
+        UsageError: for a kernel where no linear layer is without one of its own.
+    """
     space = load_space(options.space)
+    if options.linear_kernel is None:
+        return space
+    if "linear" not in space.slot("decoder.0.self_attention").choices:
+        raise UsageError(
+            f"--linear-kernel {options.linear_kernel} is for layers of kind linear, of which "
+            f"{options.space} has none without a kernel of its own"
+        )
+    return replace(space, model=replace(space.model, linear_kernel=options.linear_kernel))
+
+
+def _name(options: Options, joint: str) -> str:
+    space = space_of(options)
     length = options.length or int(space.workload["source"])
     behind = "-".join(map(str, _contexts(options)))
-    return joint.join([space.name, str(length), *filter(None, [behind])])
+    return joint.join([space.name, *filter(None, [options.linear_kernel, str(length), behind])])
 
 
 def _check(options: Options) -> None:
-    dataset = str(load_space(options.space).data["dataset"])
+    dataset = str(space_of(options).data["dataset"])
     if dataset not in QUALITY_OF:
         raise UsageError(
             f"this study is of spaces whose data are {' or '.join(QUALITY_OF)}; those of "
@@ -754,6 +770,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the study."""
     parser.add_argument(
         "--space", default="recall", help="of recall or python-source, or a file with one"
+    )
+    parser.add_argument(
+        "--linear-kernel",
+        choices=LINEAR_KERNELS,
+        help="that linear layers compute; the space's own if left out",
     )
     parser.add_argument("--length", type=int, help="tokens of a text; the space's own if left out")
     parser.add_argument(

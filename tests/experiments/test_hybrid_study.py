@@ -29,6 +29,7 @@ from experiments.hybrid_study import (
     ranked_rows,
     show,
     space_at,
+    space_of,
     timed_ms,
     winners_of,
 )
@@ -377,6 +378,18 @@ def test_numbers_may_be_given_one_after_the_other() -> None:
     assert STUDY.parser.parse_args(words).set == [words[1], *words[3:]]
 
 
+def test_linear_layers_compute_what_the_command_says(tmp_path: Path) -> None:
+    file = Path(hybrid_study.__file__).with_name("python_kinds.toml")
+    words = ["--context", "256", "2048", "--linear-kernel", "elu"]
+    options = cast(Any, STUDY.parser.parse_args([*words, "--space", str(file)]))
+    assert space_of(options).model.linear_kernel == "elu"
+    assert STUDY.results(options) == "hybrid_study_python-kinds_elu_256_256-2048"
+    own = tmp_path / "own.toml"
+    own.write_text(file.read_text("utf-8").replace('"linear"]', '"linear:decay"]'), "utf-8")
+    with pytest.raises(UsageError, match="none without a kernel of its own"):
+        space_of(cast(Any, STUDY.parser.parse_args([*words, "--space", str(own)])))
+
+
 @pytest.mark.slow
 def test_a_study_begun_again_does_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -386,6 +399,7 @@ def test_a_study_begun_again_does_nothing_twice(
     arguments += ["--preset", "smoke", "--budget", "40", "--seeds", "2", "--ranked", "10"]
     arguments += ["--work", str(tmp_path / "work")]
     arguments += ["--set", "own_updates=2", "retrain.max_updates=2", "valid_examples=4"]
+    arguments += ["--searches", "1", "--workers", "2"]
     STUDY.main(arguments)
     first = json.loads(capsys.readouterr().out)
     work = tmp_path / "work" / "recall-48"
