@@ -75,7 +75,7 @@ class Oracle:
         return np.array([self._quality(row) for row in rows])
 
     def evaluate(self, rows: Genotypes, workers: int) -> None:
-        """Evaluate rows ``(N, S)`` by so many processes; each is kept as soon as it is known."""
+        """Evaluate rows ``(N, S)`` by so many processes, and keep each in their order."""
         new = [row for row in rows if row.tobytes() not in self.known]
         if workers == 1:
             for row in new:

@@ -313,8 +313,8 @@ def rotary_settings(config: Config) -> dict[str, Any]:
 
 def rotary_keys(settings: ModelSettings) -> dict[str, Any]:
     """What `rotary_settings` reads, in both forms: older transformers know no table of the base."""
-    form = DEFAULT_ROPE if settings.rotary_factor == 1.0 else "linear"
-    form = "llama3" if settings.rotary_original_length else form
+    stretched = "llama3" if settings.rotary_original_length else "linear"
+    form = DEFAULT_ROPE if settings.rotary_factor == 1.0 and stretched == "linear" else stretched
     values = {theirs: getattr(settings, own) for theirs, own in ROPE_FORMS[form].items()}
     table = {"rope_type": form, "rope_theta": settings.rotary_theta, **values}
     older = {"rope_scaling": table} if values else {}
