@@ -145,12 +145,20 @@ def _in_chunks(
 
 def _carried(own_bnCV: Tensor, keep_bnG1: Tensor, past_bCV: Tensor) -> tuple[Tensor, Tensor]:
     """The state before each chunk, ``(c, C, V)``, and after the last one."""
-    state_bCV, before = past_bCV, []
-    # Unbound at once: the gradient of an index would be as large as all chunks, for each of them.
-    for own_bCV, keep_bG1 in zip(own_bnCV.unbind(1), keep_bnG1.unbind(1), strict=True):
-        before.append(state_bCV)
-        state_bCV = torch.addcmul(own_bCV, state_bCV, keep_bG1)
-    return torch.stack(before, dim=1).flatten(0, 1), state_bCV
+    chunks = own_bnCV.unbind(1), keep_bnG1.unbind(1)
+    if torch.is_grad_enabled():
+        state_bCV, before = past_bCV, []
+        # Unbound at once: the gradient of an index would be as large as all chunks, for each.
+        for own_bCV, keep_bG1 in zip(*chunks, strict=True):
+            before.append(state_bCV)
+            state_bCV = torch.addcmul(own_bCV, state_bCV, keep_bG1)
+        return torch.stack(before, dim=1).flatten(0, 1), state_bCV
+    before_bnCV = torch.empty_like(own_bnCV)
+    before = [*before_bnCV.unbind(1), torch.empty_like(past_bCV)]
+    before[0].copy_(past_bCV)
+    for number, (own_bCV, keep_bG1) in enumerate(zip(*chunks, strict=True)):
+        torch.addcmul(own_bCV, before[number], keep_bG1, out=before[number + 1])
+    return before_bnCV.flatten(0, 1), before[-1]
 
 
 def _corrected(
@@ -183,18 +191,20 @@ def _corrected(
             state_bCV = plus_product(state_bCV * keep_b11, keys_bCL, written[-1])
         written_cLV, before_cCV = (torch.stack(x, dim=1).flatten(0, 1) for x in (written, before))
         return written_cLV, q_bnLC.flatten(0, 1) @ before_cCV, state_bCV
-    # The same where it stands, and without a copy of each state to be read later.
-    read_bnLV = torch.empty_like(own_bnLV)
+    # The same where it stands, and without a copy of each state to be read later. What products are
+    # written to is in one piece of memory, for torch would take one head after the other otherwise.
+    read_nbLV = torch.empty_like(own_bnLV.transpose(0, 1), memory_format=torch.contiguous_format)
     state_bCV, next_bCV = past_bCV.clone(), torch.empty_like(past_bCV)
+    held_bLV = torch.empty_like(read_nbLV[0])
     for q_bLC, read_bLV, own_bLV, taken_bLC, keys_bCL, keep_b11 in zip(
-        q_bnLC.unbind(1), read_bnLV.unbind(1), *parts, strict=True
+        q_bnLC.unbind(1), read_nbLV, *parts, strict=True
     ):
         torch.bmm(q_bLC, state_bCV, out=read_bLV)
-        plus_product(own_bLV, taken_bLC, state_bCV, -1)
+        own_bLV.sub_(torch.bmm(taken_bLC, state_bCV, out=held_bLV))
         torch.mul(state_bCV, keep_b11, out=next_bCV)
         plus_product(next_bCV, keys_bCL, own_bLV)
         state_bCV, next_bCV = next_bCV, state_bCV
-    return own_bnLV.flatten(0, 1), read_bnLV.flatten(0, 1), state_bCV
+    return own_bnLV.flatten(0, 1), read_nbLV.transpose(0, 1).flatten(0, 1), state_bCV
 
 
 def _unit_inverse(lower_cLL: Tensor) -> Tensor:
