@@ -5,8 +5,9 @@ transformers has the same operator in plain torch, it is timed beside ours: soft
 torch's fused kernel, and the gated delta rule of Qwen3-Next, which is compared without the
 convolutions and gates around it. What needs N × N numbers is left out where they would fill memory.
 
-A linear operator overtakes fused softmax where the lines of the two cross. It is compared with the
-length at which both need the same multiply-adds by the formulas of `search_spaces.attention`, of
+A linear operator overtakes fused softmax where the lines of the two cross. For that the two alone
+take turns, at nine lengths around the one at which they should. It is compared with the length at
+which both need the same multiply-adds by the formulas of `search_spaces.attention`, of
 which causal softmax needs one half (it skips what is in the future); and with that at which both
 compute as many, for the products within chunks, which no formula of the operator has, are made too.
 
@@ -17,13 +18,15 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from rich.table import Table
 from torch import Tensor
@@ -31,11 +34,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.harness import table_of
 from latency.heap import steady_heap
-from nas.profiling.attention_crossing import crossing_length
 from search_spaces.attention import AttentionSizes, operator_of, window_of
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.attention import AttentionKernel, build_kernel
-from supernet.attention.gated_chunks import gated_sums
+from supernet.attention.gated_chunks import CHUNK_STATES, gated_sums
 
 HEADS, HEAD_DIM, EMBED_DIM = 4, 64, 256
 WIDTH = HEADS * HEAD_DIM
@@ -43,6 +45,9 @@ LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 QUADRATIC_LENGTHS = 4096
 """Longest sequence whose weights are all kept at once."""
 ROUNDS = 7
+NEAR = (0.75, 0.875, 1.0, 1.125, 1.25, 1.375, 1.5, 1.75, 2.0)
+"""Lengths that lines are compared at, as shares of where as many multiply-adds are computed."""
+PASSES = 5
 TOKEN_CALLS = 20
 SETTINGS = ModelSettings(
     input=TokenInput(vocab_size=16), max_length=max(LENGTHS) + 1, head_dim=HEAD_DIM
@@ -88,7 +93,7 @@ class Crossing:
         operator: the kind with its variant.
         by_operations: length from which it needs fewer multiply-adds by its formula.
         computed: the same with those that are computed, chunks included.
-        measured: length from which it is faster; None where lines do not cross.
+        measured: length from which it is faster; None where lines do not cross near the second.
     """
 
     operator: str
@@ -112,26 +117,46 @@ def operator_times(lengths: Sequence[int] = LENGTHS) -> list[OperatorTime]:
     return found
 
 
-def crossings(times: Sequence[OperatorTime]) -> list[Crossing]:
-    """Of every linear operator."""
-    lines = {
-        kind: {t.length: t.forward_ms for t in times if t.operator == kind and t.forward_ms}
-        for kind in KINDS
-    }
-    softmax = lines["softmax"]
-    lengths = sorted(softmax)
-    return [
-        Crossing(
-            kind,
-            operations_crossing(kind),
-            computed_crossing(kind),
-            crossing_length(
-                lengths, [softmax[n] for n in lengths], [lines[kind][n] for n in lengths]
-            ),
-        )
-        for kind in KINDS
-        if kind.startswith("linear")
-    ]
+def crossings() -> list[Crossing]:
+    """Of every linear operator: medians of several passes over all of them.
+
+    A machine that others use is slow for seconds, which would be all of one pass.
+    """
+    kinds = [kind for kind in KINDS if kind.startswith("linear")]
+    with torch.inference_mode(), steady_heap():
+        passes = [[_crossing(kind) for kind in kinds] for _ in range(PASSES)]
+    found = []
+    for row in zip(*passes, strict=True):
+        measured = statistics.median(one.measured or math.inf for one in row)
+        found.append(replace(row[0], measured=measured if measured < math.inf else None))
+    return found
+
+
+def _crossing(kind: str) -> Crossing:
+    computed, pair = computed_crossing(kind), ("softmax", kind)
+    kernels = {name: _kernel(name).eval() for name in pair}
+    lengths = [CHUNK_STATES * round(computed * part / CHUNK_STATES) for part in NEAR]
+    ratios = []
+    for length in lengths:
+        forward, _ = _calls(kernels, length)
+        took = _in_turns({name: forward[name] for name in pair}, 1)
+        ratios.append(took[kind] / took["softmax"])
+    return Crossing(kind, operations_crossing(kind), computed, crossed(lengths, ratios))
+
+
+def crossed(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """The length at which a ratio of times is 1, if it falls there.
+
+    Args:
+        lengths: ascending.
+        ratios: one for each; taken as a power of the length, by least squares.
+
+    Returns:
+        The length; None where it is not within those given.
+    """
+    slope, at_one = np.polyfit(np.log(lengths), np.log(ratios), 1)
+    length = math.exp(-at_one / slope) if slope < 0 else math.inf
+    return length if lengths[0] <= length <= lengths[-1] else None
 
 
 def operations_crossing(kind: str) -> int:
@@ -259,10 +284,9 @@ def _in_turns(calls: dict[str, Call], times: int) -> dict[str, float]:
 
 def operator_numbers(lengths: Sequence[int] = LENGTHS) -> dict[str, Any]:
     """Times and crossings as they are kept."""
-    times = operator_times(lengths)
     return {
-        "times": [asdict(one) for one in times],
-        "crossings": [asdict(one) for one in crossings(times)],
+        "times": [asdict(one) for one in operator_times(lengths)],
+        "crossings": [asdict(one) for one in crossings()],
     }
 
 

@@ -9,7 +9,14 @@ import pytest
 
 from experiments import operator_speed, speed
 from experiments.network_speed import Row, StepRatio, largest_network, step_ratio
-from experiments.operator_speed import KINDS, OperatorTime, crossings, operations_crossing
+from experiments.operator_speed import (
+    KINDS,
+    Crossing,
+    computed_crossing,
+    crossed,
+    crossings,
+    operations_crossing,
+)
 from experiments.speed import EvolutionSpeed, evolution_speed, rankers
 from search_spaces.architecture import AttentionKind, EncoderLayer
 from search_spaces.loading import load_space
@@ -71,6 +78,7 @@ class TestOperators:
     def test_all_are_timed_and_shown(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(operator_speed, "ROUNDS", 1)
         monkeypatch.setattr(operator_speed, "TOKEN_CALLS", 1)
+        monkeypatch.setattr(operator_speed, "PASSES", 1)
         monkeypatch.setattr(operator_speed.importlib.util, "find_spec", lambda _: None)
         numbers = operator_speed.operator_numbers((2, 3))
         assert {one["operator"] for one in numbers["times"]} == {*KINDS, operator_speed.RULE}
@@ -80,20 +88,31 @@ class TestOperators:
         assert "linear:gated_delta" in text and "Length from which" in text
         assert "Length from which" not in printed(speed.show(measured))
 
-    def test_a_crossing_is_compared_with_that_of_the_operations(self) -> None:
-        def forward_ms(kind: str, length: int) -> float:
-            return length**2 / 200 if kind == "softmax" else float(length)
-
-        times = [
-            OperatorTime(kind, length, forward_ms(kind, length), None)
-            for kind in KINDS
-            for length in (64, 128, 256, 512)
+    def test_a_crossing_is_where_the_ratio_is_one(self) -> None:
+        lengths = (64, 128, 256, 512)
+        assert crossed(lengths, [200 / length for length in lengths]) == pytest.approx(200)
+        # The same where each is disturbed otherwise, and none where it is beyond, or never.
+        disturbed = [
+            200 / length * by for length, by in zip(lengths, (1.1, 0.9, 0.9, 1.1), strict=True)
         ]
-        found = {one.operator: one for one in crossings(times)}
-        assert set(found) == {kind for kind in KINDS if kind.startswith("linear")}
-        assert all(one.measured == pytest.approx(200) for one in found.values())
+        assert crossed(lengths, disturbed) == pytest.approx(200, rel=0.01)
+        assert crossed(lengths, [2000 / length for length in lengths]) is None
+        assert crossed(lengths, [length / 200 for length in lengths]) is None
+
+    def test_a_crossing_is_the_median_of_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        measured = iter((300.0, None, 200.0) * 6)
+
+        def one(kind: str) -> Crossing:
+            return Crossing(kind, 1, 2, next(measured))
+
+        monkeypatch.setattr(operator_speed, "PASSES", 3)
+        monkeypatch.setattr(operator_speed, "KINDS", ("softmax", "linear:elu"))
+        monkeypatch.setattr(operator_speed, "_crossing", one)
+        assert crossings() == [Crossing("linear:elu", 1, 2, 300.0)]
+
+    def test_it_is_compared_with_that_of_the_operations(self) -> None:
         # Two products with D by D + 1 numbers, against half of two with N.
-        assert found["linear:elu"].by_operations == 2 * 65 == operations_crossing("linear:elu")
-        assert found["linear:cosformer"].by_operations == 4 * 65
+        assert operations_crossing("linear:elu") == 2 * 65
+        assert operations_crossing("linear:cosformer") == 4 * 65
         # And two more within chunks of 64: with 64 features, and with 65 columns.
-        assert found["linear:elu"].computed == 2 * 65 + 64 + 65
+        assert computed_crossing("linear:elu") == 2 * 65 + 64 + 65
