@@ -27,8 +27,8 @@ from search_spaces.errors import DataError, NasError, UsageError
 from search_spaces.interchange import parse_architecture
 from search_spaces.loading import load_space
 from search_spaces.notation import looks_like_text
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
-from supernet.export.blueprint import Blueprint
 from supernet.export.weights import check_weights
 from supernet.extraction import StandAlone
 from supernet.pretrained.tensors import first_line

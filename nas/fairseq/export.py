@@ -14,8 +14,8 @@ from nas.fairseq.binarised import dictionary_text
 from nas.fairseq.checkpoint import ARCH, network_of_checkpoint, write_checkpoint
 from nas.fairseq.plugin import USER_DIR, write_plugin
 from search_spaces.files import write_atomically
+from supernet.blueprint import ARCHITECTURE_FILE, Blueprint
 from supernet.data.tokenizer import SentencePieceTokenizer
-from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 

@@ -86,7 +86,7 @@ def prepare_job(folder: RunFolder, how: str) -> FairseqJob:
         DataError: when the data are missing, damaged or not those of the run.
     """
     from nas.stages.base import Run
-    from supernet.export.blueprint import ARCHITECTURE_FILE, Blueprint
+    from supernet.blueprint import ARCHITECTURE_FILE, Blueprint
     from supernet.tasks.translation import TranslationTask
 
     check_task(folder)
@@ -159,7 +159,7 @@ def _languages(run: Run) -> tuple[str, str]:
 
 def _train_script(folder: RunFolder, entry: FrontEntry, data: _Data) -> str:
     from nas.fairseq.checkpoint import ARCH
-    from supernet.export.blueprint import ARCHITECTURE_FILE
+    from supernet.blueprint import ARCHITECTURE_FILE
 
     spec = folder.spec
     options = [

@@ -21,9 +21,9 @@ from latency.workload import Workload
 from nas.profiling.timed_work import Maker, example_inputs
 from search_spaces.architecture import Architecture
 from search_spaces.space import SearchSpace
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS
-from supernet.export.blueprint import Blueprint
 from supernet.export.onnx import RUNTIME, write_graphs
 from supernet.export.onnx_driver import Array, Decoder, Search, beam_search, session, write_on
 

@@ -424,7 +424,8 @@ class SearchRequest(SearchTerms, SpaceSource):
             max_length=1000,
             pattern=LINE,
             description="Begin with a checkpoint: a folder of Hugging Face's form "
-            f"({', '.join(FAMILIES)}), which networks inherit from and are distilled from. "
+            f"({', '.join(FAMILIES)}, or an export of a run), which networks inherit from and are "
+            "distilled from. "
             "Without a space the one around it is searched (nas space from). On a server the name "
             "of one in its folder of checkpoints.",
             examples=["./my-llama"],

@@ -163,7 +163,7 @@ def _source(
         DataError: when the data, or a checkpoint that the format needs, are not those of the run.
     """
     from nas.run.checkpoint import open_checkpoint
-    from supernet.export.blueprint import Blueprint
+    from supernet.blueprint import Blueprint
     from supernet.export.contents import preprocessing_of, reference_outputs
     from supernet.export.formats import ExportSource
     from supernet.extraction import extract

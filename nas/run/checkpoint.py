@@ -15,11 +15,12 @@ from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
 from search_spaces.wording import OWN_CHECKPOINT, mark, names_option
-from supernet.data.manifest import FILE_NAME, read_manifest
+from supernet.data.manifest import FILE_NAME, file_sha256, read_manifest, tokenizer_file
 from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
 from supernet.data.prepare.splits import is_text
 from supernet.data.text_files import Report
+from supernet.export.contents import VOCABULARY_MODEL
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 from supernet.pretrained.padding import TOKENIZER_FILE
 from supernet.pretrained.space import space_around, space_problem
@@ -94,7 +95,7 @@ def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
     if manifest.tokenizer is None or manifest.task != task:
         return
     if not (folder / TOKENIZER_FILE).is_file():
-        _check_vocabulary(data.name, manifest.tokenizer.vocab_size, folder)
+        _check_vocabulary(data, manifest.tokenizer.vocab_size, folder)
         return
     read = {one.sha256 for one in manifest.inputs if one.role == "tokenizer"}
     whole_texts = manifest.task != "language_modelling"
@@ -107,16 +108,22 @@ def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
         )
 
 
-def _check_vocabulary(name: str, tokens: int, folder: Path) -> None:
-    """Refuse data of more tokens than a checkpoint without a tokenizer reads."""
+def _check_vocabulary(data: Path, tokens: int, folder: Path) -> None:
+    """Refuse data of more or other tokens than a checkpoint without a `TOKENIZER_FILE` reads."""
     shape = read_checkpoint(folder).settings.input
     if not isinstance(shape, ImageInput) and tokens > shape.vocab_size:
         raise DataError(
-            f"{name} has {tokens:,} tokens, but the checkpoint {folder.name} reads "
+            f"{data.name} has {tokens:,} tokens, but the checkpoint {folder.name} reads "
             f"{shape.vocab_size:,}, and has no {TOKENIZER_FILE} to prepare data with: fetch that "
             "from where the checkpoint comes from, and prepare the data anew with "
             f"{mark('tokenizer', 'nas data prepare --tokenizer')} "
             f"{mark(OWN_CHECKPOINT, shlex.quote(str(folder)))}"
+        )
+    ours, theirs = folder / VOCABULARY_MODEL, data / tokenizer_file(None)
+    if ours.is_file() and theirs.is_file() and file_sha256(ours) != file_sha256(theirs):
+        raise DataError(
+            f"{data.name} was prepared with another vocabulary than that of the export "
+            f"{folder.name}: give the prepared folder that the export's own search was given"
         )
 
 

@@ -19,12 +19,12 @@ from torch import Tensor
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
+from supernet.blueprint import TASK_FORMS, Blueprint
 from supernet.data.checkpoint_tokenizer import CheckpointTokenizer
 from supernet.data.examples import batches
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import collate_pairs, padded_rows, stream_batches
 from supernet.data.tokenizer import PAD, SentencePieceTokenizer, Tokenizer, WordTokenizer
-from supernet.export.blueprint import TASK_FORMS, Blueprint
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.extraction import Supernet
 from supernet.plan import decoder_of
@@ -36,6 +36,9 @@ from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translation import TranslationTask
 
 READING_FILE = "reading.json"
+VOCABULARY = "vocabulary"
+VOCABULARY_MODEL = f"{VOCABULARY}.model"
+"""The one vocabulary of all sides, of sentencepiece."""
 INPUT_NAMES = ("inputs", "source", "target", "tokens", "context")
 EXAMPLES = 4
 SEGMENT = 32
@@ -92,7 +95,7 @@ def _text_preprocessing(source: Tokenizer, target: Tokenizer) -> Preprocessing:
         return Preprocessing(facts, {TOKENIZER_FILE: source.content})
     words = isinstance(source, WordTokenizer)
     kind, ending = ("words", "words.json") if words else ("sentencepiece", "model")
-    names = ("source", "target") if source is not target else ("vocabulary", "vocabulary")
+    names = ("source", "target") if source is not target else (VOCABULARY, VOCABULARY)
     sides = [f"{name}.{ending}" for name in names]
     files = dict(zip(sides, (_content(source), _content(target)), strict=True))
     facts = {"kind": kind, "source": sides[0], "target": sides[1]}

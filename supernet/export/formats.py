@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from search_spaces.errors import DataError, UnknownNameError, UsageError
 from search_spaces.files import write_json
-from supernet.export.blueprint import ARCHITECTURE_FILE, TASK_FORMS, Blueprint
+from supernet.blueprint import ARCHITECTURE_FILE, TASK_FORMS, Blueprint
 
 if TYPE_CHECKING:
     from supernet.export.contents import Preprocessing, ReferenceOutputs

@@ -20,9 +20,9 @@ from search_spaces.files import write_atomically, write_json
 from search_spaces.settings import ImageInput
 from search_spaces.tasks import TASKS
 from supernet.beam_search import BeamSettings
+from supernet.blueprint import Blueprint
 from supernet.data.checkpoint_tokenizer import KIND as CHECKPOINT
 from supernet.data.tokenizer import BOS, EOS, PAD
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.standalone import (
@@ -42,7 +42,8 @@ from supernet.export.stock import (
 )
 from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
-from supernet.pretrained.checkpoint import OWN_MODEL_TYPE, Checkpoint
+from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.families.own import OWN_MODEL_TYPE, PREFIX
 from supernet.pretrained.folder_files import says_how_to_write
 from supernet.pretrained.json_files import read_object
 from supernet.pretrained.sentences import TOKENIZER_SETTINGS
@@ -51,7 +52,6 @@ from supernet.pretrained.writing import copy_files, copy_pooling, shorten
 
 NETWORK_FILE = "network.py"
 GENERATION_FILE = "generation_config.json"
-PREFIX = "network."
 MODEL_PARTS = {
     "AutoModelForImageClassification": "hf_image_classifier",
     "AutoModelForSequenceClassification": "hf_token_classifier",
@@ -94,8 +94,8 @@ class HuggingFaceExport(ExportFormat):
     uses_checkpoint = True
 
     def facts(self, source: ExportSource) -> dict[str, Any]:
-        """Whether the folder needs no code, and why; nothing where there is no checkpoint."""
-        if source.origin is None:
+        """Whether the folder needs no code, and why; nothing where its checkpoint needs some."""
+        if source.origin is None or source.origin.family == OWN_MODEL_TYPE:
             return {}
         family = f"a stock {source.origin.family}"
         problem = missing_in_family(source.origin, source.blueprint)

@@ -32,8 +32,8 @@ from torch.overrides import TorchFunctionMode
 
 from search_spaces.errors import DataError
 from search_spaces.tasks import TASKS
+from supernet.blueprint import Blueprint
 from supernet.export import onnx_driver
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.onnx_driver import Array, Decoder, session

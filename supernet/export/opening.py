@@ -20,16 +20,16 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError, UsageError
 from search_spaces.tasks import TASKS
+from supernet.blueprint import Blueprint
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.examples import unique_names
 from supernet.data.tokenizer import MARKS, SentencePieceTokenizer, Tokenizer, WordTokenizer
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import READING_FILE, Preprocessing
 from supernet.export.formats import package_missing
-from supernet.export.huggingface import PREFIX
 from supernet.export.stock import is_stock
 from supernet.export.weights import network_of, read_tensors
 from supernet.pretrained.checkpoint import CONFIG_FILE
+from supernet.pretrained.families.own import PREFIX
 from supernet.pretrained.tensors import first_line
 
 WEIGHTS_FILES = ("model.safetensors", "weights.pt")

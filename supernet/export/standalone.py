@@ -20,7 +20,7 @@ from search_spaces.architecture import SKIP
 from search_spaces.errors import DataError
 from search_spaces.files import write_atomically
 from search_spaces.tasks import TASKS
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.template import (

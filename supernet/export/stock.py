@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from search_spaces.errors import DataError
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportSource
 from supernet.export.usage import CODE, answer_lines

@@ -28,12 +28,15 @@ class LayerParts:
         ffn: its feed-forward network.
         num_heads: of its queries.
         groups: heads of its keys where they are fewer, so that heads stay where they are.
+        learns: whether attention has parameters beside its projections, a head's own among them, so
+            that heads stay where they are, too.
     """
 
     projections: Projections | None
     ffn: ElasticFeedForward
     num_heads: int
     groups: int | None
+    learns: bool
 
 
 def stack_name(architecture: Architecture) -> str:
@@ -59,10 +62,12 @@ def layer_parts(network: StandAlone) -> list[LayerParts]:
     """The parts of each layer of a network on its own, first layer first."""
     found = []
     for block, layer in zip(stack_of(network).blocks, _layers(network.architecture), strict=True):
-        projections = next(iter(attention_of(block).projections.values()), None)
+        attention = attention_of(block)
+        projections = next(iter(attention.projections.values()), None)
+        learns = next(attention.kernels.parameters(), None) is not None
         assert projections is None or isinstance(projections, Projections)
         assert isinstance(block.ffn, ElasticFeedForward)
-        found.append(LayerParts(projections, block.ffn, *_heads(layer)))
+        found.append(LayerParts(projections, block.ffn, *_heads(layer), learns))
     return found
 
 

@@ -178,7 +178,7 @@ class Output:
         linear: the layer.
         groups: of inputs that stay or go together: heads, or single neurons.
         sizes: what a space calls its sizes below the largest, and the groups that each leaves.
-        reorder: puts the groups in another order in the network.
+        reorder: puts the groups in another order in the network; None where each has its place.
         known: whether what a smaller size says is the beginning of what the whole layer says; heads
             that share keys would read others.
     """
@@ -187,7 +187,7 @@ class Output:
     linear: nn.Linear
     groups: int
     sizes: Sequence[int]
-    reorder: Callable[[Tensor], None]
+    reorder: Callable[[Tensor], None] | None
     known: bool = True
 
     @property
@@ -207,7 +207,7 @@ def outputs_of(teacher: StandAlone, space: SearchSpace) -> list[Output]:
         heads, ffn = part.projections.output, part.ffn.outer
         counts = sorted(map(int, space.slot(f"{stack}.{number}.{heads_gene}").choices))[:-1]
         dims = sorted(map(int, space.slot(f"{stack}.{number}.ffn_dim").choices))[:-1]
-        move_heads = partial(order_heads, part.projections, part.num_heads)
+        move_heads = None if part.learns else partial(order_heads, part.projections, part.num_heads)
         found += [
             Output(names[heads], heads, part.num_heads, counts, move_heads, part.groups is None),
             Output(names[ffn], ffn, ffn.in_features, dims, partial(order_neurons, part.ffn)),
@@ -235,7 +235,7 @@ def fitted_outputs(teacher: StandAlone, batches: Sequence[Tensor], space: Search
         for output in outputs:
             weight_DF, bias = output.linear.weight, output.linear.bias
             known, width = moments.get(output.name), weight_DF.shape[1] // output.groups
-            if known is not None:
+            if known is not None and output.reorder is not None:
                 order = known.order(weight_DF, bias is not None, output.groups, min(output.sizes))
                 moves.append(partial(output.reorder, order))
                 order_F = torch.arange(weight_DF.shape[1]).to(order).view(-1, width)[order]

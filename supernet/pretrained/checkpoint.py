@@ -8,30 +8,29 @@ is written, and nothing in a folder is run.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import ArchitectureError, DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
 from search_spaces.toml.source import shown
-from supernet.building import build_network
 from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config
-from supernet.pretrained.families import FAMILIES
+from supernet.pretrained.families import FAMILIES, KNOWN
 from supernet.pretrained.families.base import Family
+from supernet.pretrained.families.own import OWN_MODEL_TYPE
 from supernet.pretrained.folder_files import says_how_to_write, tokenizer_files
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
-from supernet.pretrained.padding import exchanged, padding_of
+from supernet.pretrained.padding import TOKENIZER_FILE, exchanged, padding_of
 from supernet.pretrained.sentences import SentenceModules, read_sentence_modules
+from supernet.pretrained.shapes import bare_network, parameter_shapes
 from supernet.pretrained.tensors import (
     StoredTensor,
     check_numbers,
@@ -42,7 +41,6 @@ from supernet.pretrained.tensors import (
 )
 
 CONFIG_FILE = "config.json"
-OWN_MODEL_TYPE = "nas_network"  # of exports that run with the code beside them
 # Of tables of older writers, whose layer norms had a gamma and a beta.
 RENAMED = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 OUTPUT = "lm_head.weight"
@@ -100,7 +98,7 @@ class Checkpoint:
         Raises:
             DataError: as `network`.
         """
-        family = FAMILIES[self.family]
+        family = KNOWN[self.family]
         pairs = {pair.theirs: pair for pair in family.pairs(self.settings, self.architecture)}
         shapes = parameter_shapes(self.task, self.settings, self.architecture)
         found: dict[str, Tensor] = {}
@@ -115,7 +113,7 @@ class Checkpoint:
         Raises:
             DataError: for a damaged file, and for a weight that is no finite number.
         """
-        pairs = FAMILIES[self.family].pairs(self.settings, self.architecture)
+        pairs = KNOWN[self.family].pairs(self.settings, self.architecture)
         check_numbers(self._read({pair.theirs for pair in pairs}))
         self.check_output()
 
@@ -125,7 +123,7 @@ class Checkpoint:
         Raises:
             DataError: when it is not, for then nobody knows which of the two is meant.
         """
-        family = FAMILIES[self.family]
+        family = KNOWN[self.family]
         known = named_tensors(family, self.tensors)
         if not self.settings.tied_output or OUTPUT not in known:
             return
@@ -139,7 +137,7 @@ class Checkpoint:
 
     def _read(self, names: Collection[str]) -> dict[str, StoredTensor]:
         """The tensors of these names in the family's table."""
-        known = named_tensors(FAMILIES[self.family], self.tensors)
+        known = named_tensors(KNOWN[self.family], self.tensors)
         return {name: known[name] for name in names}
 
 
@@ -160,22 +158,19 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         raise DataError(f"{folder} is no folder: give the folder that holds {CONFIG_FILE}")
     file = folder / CONFIG_FILE
     values = read_object(file)
-    if values.get("model_type") == OWN_MODEL_TYPE:
-        raise DataError(
-            f"{folder} is an export of a network that no family of checkpoints has, from which no "
-            "search begins: give the checkpoint that its own search began with, or an export of a "
-            "network whose layers are softmax, or windows where its family has them"
-        )
-    refuse_code(file, values)
+    own = values.get("model_type") == OWN_MODEL_TYPE
+    if not own:  # of which nothing is run, either
+        refuse_code(file, values)
     family = _family(file, values)
     config = Config(file, values)
+    task = family.task_of(config)
     try:
         settings, architecture = family.read(config)
     except ArchitectureError as error:
         raise DataError(f"{file} describes no network: {error}") from error
     config.finish()
     sentence = read_sentence_modules(folder)
-    if family.task == "embedding":
+    if task == "embedding":
         settings = pooled_settings(settings, sentence)
     elif sentence is not None:
         raise DataError(
@@ -185,19 +180,21 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     if (problem := settings.problem()) is not None:
         raise DataError(f"{file} describes no network: {problem}")
     tensors = stored_tensors(folder)
-    _check_tensors(folder, family, settings, architecture, tensors)
+    _check_tensors(folder, family, task, settings, architecture, tensors)
     rows = None if isinstance(settings.input, ImageInput) else settings.input.vocab_size
+    # The tokenizers that were made here are code in such folders; data keep them themselves.
+    ours = own and not (folder / TOKENIZER_FILE).is_file()
     return Checkpoint(
         folder=folder,
         family=family.model_type,
-        task=family.task,
+        task=task,
         settings=settings,
         architecture=architecture,
         config=values,
         tensors=tensors,
-        tokenizer_files=tokenizer_files(folder, rows),
+        tokenizer_files=() if ours else tokenizer_files(folder, rows),
         sentence=sentence,
-        padding=padding_of(folder) if family.task == "embedding" else 0,
+        padding=padding_of(folder) if task == "embedding" else 0,
     )
 
 
@@ -217,40 +214,6 @@ def checkpoint_digest(checkpoint: Checkpoint) -> str:
     return digest.hexdigest()
 
 
-class _Undrawn(TorchFunctionMode):
-    """Leaves out the drawing of first weights, for which the device ``meta`` loads a compiler."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        if func.__name__ in ("normal_", "uniform_"):
-            return args[0] if args else named["tensor"]
-        if func.__name__ in ("mul", "__mul__") and isinstance(args[1], float):
-            return args[0]
-        if func is torch.randn:
-            return torch.empty(*args, **{key: v for key, v in named.items() if key != "generator"})
-        return func(*args, **named)
-
-
-def bare_network(task: TaskName, settings: ModelSettings, architecture: Architecture) -> StandAlone:
-    """A network of these sizes whose parameters have no memory yet (torch's device ``meta``)."""
-    with torch.device("meta"), _Undrawn():
-        return build_network(settings, task, architecture)
-
-
-def parameter_shapes(
-    task: TaskName, settings: ModelSettings, architecture: Architecture
-) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a network, by its name in ``network.network``."""
-    state = bare_network(task, settings, architecture).network.state_dict()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}
-
-
 def named_tensors(family: Family, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Tensors under the names of the family's table, which a bare model's folder shortens."""
     whole = any(name.startswith(family.base) for name in tensors)
@@ -265,11 +228,11 @@ def named_tensors(family: Family, tensors: Mapping[str, StoredTensor]) -> dict[s
 
 def _family(file: Path, values: Mapping[str, Any]) -> Family:
     kind = values.get("model_type")
-    if not isinstance(kind, str) or kind not in FAMILIES:
+    if not isinstance(kind, str) or kind not in KNOWN:
         raise DataError(
             f"{file}: model_type is {shown(kind)}; known families are {', '.join(FAMILIES)}"
         )
-    family, classes = FAMILIES[kind], values.get("architectures")
+    family, classes = KNOWN[kind], values.get("architectures")
     if classes:
         listed = isinstance(classes, list)
         if not listed or any(one not in family.classes for one in classes):
@@ -290,6 +253,7 @@ def pooled_settings(settings: ModelSettings, sentence: SentenceModules | None) -
 def _check_tensors(
     folder: Path,
     family: Family,
+    task: TaskName,
     settings: ModelSettings,
     architecture: Architecture,
     tensors: Mapping[str, StoredTensor],
@@ -299,7 +263,7 @@ def _check_tensors(
     if depth > len(tensors):  # before anything is built: a layer has several
         raise DataError(f"{folder} has {len(tensors)} tensors, too few for {depth} layers")
     pairs: list[NamePair] = list(family.pairs(settings, architecture))
-    shapes = parameter_shapes(family.task, settings, architecture)
+    shapes = parameter_shapes(task, settings, architecture)
     assert sorted(shapes) == sorted(name for pair in pairs for name in pair.ours)
     named = named_tensors(family, tensors)
     for pair in pairs:

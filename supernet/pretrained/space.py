@@ -20,18 +20,20 @@ from search_spaces.architecture import (
     base_kind,
     kind_order,
     self_attention,
-    variant_of,
 )
+from search_spaces.attention import window_of
 from search_spaces.errors import DataError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import Choice, SearchSpace, Slot
 from search_spaces.space_form import MAX_SIZE
 from search_spaces.toml.source import shown
-from supernet.pretrained.checkpoint import Checkpoint
+from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint
 from supernet.pretrained.families.base import differing
+from supernet.pretrained.families.own import OWN_MODEL_TYPE
 from supernet.pretrained.folder_files import IMAGE_FILES
 from supernet.pretrained.json_files import read_object
+from supernet.pretrained.names import layer_kinds
 
 DEPTHS = (1 / 2, 2 / 3, 5 / 6, 1)
 FFN_SHARES = (1 / 2, 3 / 4, 1)
@@ -119,13 +121,17 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     positions = checkpoint.settings.max_length
     if checkpoint.settings.positions == "rotary":  # which have no table, and go on for ever
         positions = min(positions, MAX_SIZE)
+    usual: dict[str, Any] = {
+        "window_first": checkpoint.task == "embedding",
+        "linear_kernel": "hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
+    }
+    read = _read_by_kinds(checkpoint)
     settings = replace(
         checkpoint.settings,
         max_length=positions,
         share_attention_weights=False,
         own_outputs=True,
-        window_first=checkpoint.task == "embedding",
-        linear_kernel="hedgehog" if _reads_both_ways(checkpoint) else "gated_delta",
+        **{name: value for name, value in usual.items() if name not in read},
     )
     space = SearchSpace(
         name=_name(checkpoint),
@@ -141,6 +147,17 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     return space
 
 
+def _read_by_kinds(checkpoint: Checkpoint) -> list[str]:
+    """The settings of a checkpoint that its own kinds of attention read, and not every one does."""
+    kinds = layer_kinds(checkpoint.architecture)
+    read = {
+        "linear_kernel": "linear" in kinds,
+        "window": "window" in kinds,
+        "window_first": any(base_kind(kind) == "window" for kind in kinds),
+    }
+    return [name for name, reads in read.items() if reads]
+
+
 def _data(checkpoint: Checkpoint) -> dict[str, Any]:
     """How pictures are normalised for a checkpoint that reads them, as transformers does it.
 
@@ -150,7 +167,12 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         DataError: for a damaged file.
     """
     file, shape = checkpoint.folder / IMAGE_FILES[0], checkpoint.settings.input
-    if not isinstance(shape, ImageInput) or not file.is_file():
+    if not isinstance(shape, ImageInput):
+        return {}
+    if checkpoint.family == OWN_MODEL_TYPE:
+        own, told = checkpoint.folder / CONFIG_FILE, checkpoint.config
+        return {key: _of_channels(own, told, key, shape.channels) for key in ("mean", "std")}
+    if not file.is_file():
         return {}
     values = read_object(file)
     mean, std = [0.0] * shape.channels, [1.0] * shape.channels
@@ -200,7 +222,9 @@ def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
     if space.model.max_length > positions:
         return f"the space's max_length is above the checkpoint's {positions}"
     known = replace(checkpoint.settings, max_length=space.model.max_length)
-    if names := differing(space.model, known):
+    names = differing(space.model, known)
+    names += [n for n in _read_by_kinds(checkpoint) if getattr(space.model, n) != getattr(known, n)]
+    if names:
         return f"the space has other settings: {', '.join(names)}"
     if not space.contains(checkpoint.architecture):
         return "the checkpoint's own network is not among them"
@@ -248,7 +272,7 @@ def kinds_around(
     """
     if isinstance(settings.input, ImageInput):
         return (kind, "linear")
-    most = int(variant_of(kind)) - 1 if base_kind(kind) == "window" else LARGEST_WINDOW
+    most = (window_of(settings, kind) or LARGEST_WINDOW + 1) - 1
     sides = 2 if encoder else 1  # a window of an encoder lies on both sides
     wanted = (_power_of_two(settings.max_length * share / sides) for share in WINDOW_SHARES)
     sizes = {min(max(SMALLEST_WINDOW, size), LARGEST_WINDOW) for size in wanted}

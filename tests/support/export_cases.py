@@ -14,9 +14,9 @@ import torch
 from nas.results.export import Exported, ExportRequest, export_network, write_checksums
 from nas.results.networks import OpenedData, TrainedNetwork, open_data, open_network
 from nas.run.folder import RunFolder
+from supernet.blueprint import Blueprint
 from supernet.building import build_supernet
 from supernet.export import formats
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.formats import ExportFormat, ExportSource
 from supernet.export.standalone import as_module

@@ -20,7 +20,7 @@ from search_spaces.architecture import (
 from search_spaces.attention import operator_of
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.tasks import TaskName
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.weights import bare_network
 from supernet.extraction import StandAlone
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.onnx import write_graphs
 from supernet.export.onnx_driver import Array, Decoder, State, session
 from supernet.extraction import StandAlone, Supernet, extract

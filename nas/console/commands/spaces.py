@@ -200,7 +200,7 @@ def space_from(
     folder: str = typer.Argument(
         ...,
         metavar="DIR",
-        help=f"A checkpoint of Hugging Face's form: {', '.join(FAMILIES)}.",
+        help=f"A checkpoint of Hugging Face's form: {', '.join(FAMILIES)}, or an export of a run.",
     ),
 ) -> None:
     """Print the space around a checkpoint as TOML, to be kept in a file and edited."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from search_spaces.errors import DataError, UsageError
 from search_spaces.wording import mark
+from supernet.blueprint import ARCHITECTURE_FILE
 from supernet.data.checkpoint_tokenizer import KIND, CheckpointTokenizer
 from supernet.data.manifest import InputFile, TokenizerRecord
 from supernet.data.tokenizer import VOCABULARIES
@@ -42,7 +43,12 @@ def read_folder(folder: Path, whole_texts: bool = False) -> CheckpointTokenizer:
     file = folder / TOKENIZER_FILE
     if not file.is_file():
         how = "fetch it from where the checkpoint comes from"
-        if any((folder / name).is_file() for name in OLDER_FILES):
+        if (folder / ARCHITECTURE_FILE).is_file():
+            how = (
+                "it is an export whose tokenizer was made with its data: a search that begins with "
+                "it takes the prepared folder that its own search was given"
+            )
+        elif any((folder / name).is_file() for name in OLDER_FILES):
             how = (
                 "transformers writes one: "
                 "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)"

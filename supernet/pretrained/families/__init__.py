@@ -1,4 +1,4 @@
-"""The families whose checkpoints are known, by ``model_type``."""
+"""The families whose checkpoints are known, by ``model_type``: of transformers, and our own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from supernet.pretrained.families.llama import (
     Qwen2Family,
     Qwen3Family,
 )
+from supernet.pretrained.families.own import OwnFamily
 from supernet.pretrained.families.vit import ViTFamily
 
 FAMILIES: dict[str, Family] = {
@@ -25,3 +26,5 @@ FAMILIES: dict[str, Family] = {
         ViTFamily(),
     )
 }
+"""Those that transformers has without code of ours."""
+KNOWN: dict[str, Family] = {**FAMILIES, OwnFamily.model_type: OwnFamily()}

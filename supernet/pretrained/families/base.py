@@ -87,6 +87,14 @@ class Family(ABC):
     unused: ClassVar[tuple[str, ...]] = ()
     carried: ClassVar[tuple[str, ...]] = ()
 
+    def task_of(self, config: Config) -> TaskName:
+        """What the network of a configuration does.
+
+        Raises:
+            DataError: for one that describes none.
+        """
+        return self.task
+
     @abstractmethod
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:
         """What a configuration describes.

@@ -30,9 +30,9 @@ from search_spaces.errors import (
     RunConflictError,
     UsageError,
 )
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.data.synthetic import SYNTHETIC_PAIRS
-from supernet.export.blueprint import Blueprint
 from supernet.tasks.translation import TranslationTask
 from supernet.training.checkpoint import load
 from tests.support import trained_cases

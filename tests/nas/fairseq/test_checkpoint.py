@@ -23,8 +23,8 @@ from nas.fairseq.checkpoint import (
 from search_spaces.errors import ArchitectureError, DataError, UnknownNameError, UsageError
 from search_spaces.loading import load_space, parse_space
 from search_spaces.notation import to_text
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
-from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
 from supernet.sequence_models import TranslationModel
 from supernet.training.checkpoint import save

@@ -27,9 +27,9 @@ from search_spaces.errors import NasError
 from search_spaces.notation import from_text
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.beam_search import BeamSettings
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS, PAD, join_words
-from supernet.export.blueprint import Blueprint
 from supernet.tasks.opening import open_task
 from supernet.tasks.translation import TranslationTask
 from tests.support.data_bin_cases import random_lines

@@ -20,9 +20,9 @@ from search_spaces.loading import load_space, parse_space
 from search_spaces.space import Genotypes, SearchSpace
 from search_spaces.variation import sample_distinct
 from supernet.attention.kernels import KERNELS
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.decoding_state import DecodingState
-from supernet.export.blueprint import Blueprint
 from supernet.export.standalone import as_module, modeling_source
 from supernet.export.weights import plain_weights
 from supernet.extraction import StandAlone

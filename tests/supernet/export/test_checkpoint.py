@@ -23,12 +23,12 @@ from nas.run.folder import RunFolder
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.loading import dump_space
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.data.examples import enlarge
 from supernet.data.prepare import prepare
 from supernet.data.prepare.image_files import read_picture
 from supernet.data.prepare.plan import PrepareRequest
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportSource
 from supernet.export.huggingface import HuggingFaceExport

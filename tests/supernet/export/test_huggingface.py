@@ -14,9 +14,9 @@ from nas.results.export import verify_export
 from nas.run.folder import RunFolder
 from search_spaces.errors import DataError
 from search_spaces.settings import TokenInput
+from supernet.blueprint import Blueprint
 from supernet.data.listops import SYMBOLS
 from supernet.data.tokenizer import SentencePieceTokenizer, WordTokenizer, learn
-from supernet.export.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportSource, write_package
 from supernet.export.huggingface import (

@@ -26,7 +26,7 @@ from search_spaces.errors import DataError
 from search_spaces.loading import model_table
 from search_spaces.settings import LinearKernel, ModelSettings, OmniKernel, TokenInput
 from search_spaces.tasks import TaskName
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.contents import ReferenceOutputs
 from supernet.export.standalone import as_module, kernels_of, modeling_source
 from supernet.export.template.attention import KERNELS, Sizes, kernel_name

@@ -31,7 +31,7 @@ from search_spaces.architecture import (
 from search_spaces.errors import DataError, UsageError
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
-from supernet.export.blueprint import Blueprint
+from supernet.blueprint import Blueprint
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportSource, check_parity, open_format, write_package
 from supernet.export.opening import OnnxModel, open_package

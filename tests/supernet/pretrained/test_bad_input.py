@@ -309,12 +309,6 @@ def test_settings_that_ask_for_code(folder: Any, key: str, value: Any) -> None:
     assert f"asks for code of its own ({key})" in refused(place)
 
 
-def test_an_export_that_no_family_has(folder: Any) -> None:
-    place = folder("llama")
-    change_config(place, model_type="nas_network", auto_map={"AutoModel": "modeling_nas.Net"})
-    assert "give the checkpoint that its own search began with" in refused(place)
-
-
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "generation_config.json"])
 def test_a_tokenizer_that_asks_for_code(folder: Any, name: str) -> None:
     place = folder("llama")

@@ -26,10 +26,10 @@ from torch import Tensor
 from nas.fairseq.checkpoint import ARCH, SAFE_GLOBALS, packed_blueprint, read_blueprint
 from search_spaces.errors import DataError
 from search_spaces.settings import TokenInput
+from supernet.blueprint import Blueprint
 from supernet.building import build_network
 from supernet.data.tokenizer import BOS, EOS
 from supernet.decoding_state import DecodingState
-from supernet.export.blueprint import Blueprint
 from supernet.extraction import StandAlone
 
 # fairseq's own commands read its checkpoints with torch.load, which refuses these classes.
