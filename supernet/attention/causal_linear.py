@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.attention.flash_linear import flash_causal_sums, flash_takes
+from supernet.attention.in_place import plus_product
 from supernet.attention.linear_features import DENOMINATOR_FLOOR
 from supernet.shared import shared
 
@@ -57,14 +58,30 @@ def causal_sums(
     if len(q) == batch * heads and past_bCV is None:
         out_cLV, sums_bCV = weights_cLL @ v, own_cCV
     else:
-        before, sums_bCV = [], torch.zeros_like(own_cCV[:1]) if past_bCV is None else past_bCV
-        # Added up in a loop, for torch's cumulative sum along this dimension takes longer.
-        for own_bCV in own_cCV.unflatten(0, (batch * heads, -1)).unbind(1):
-            before.append(sums_bCV.expand_as(own_bCV))
-            sums_bCV = sums_bCV + own_bCV
-        before_cCV = torch.stack(before, dim=1).flatten(0, 1)
-        out_cLV = torch.baddbmm(q @ before_cCV, weights_cLL, v)
+        before_cCV, sums_bCV = _sums_before(own_cCV.unflatten(0, (batch * heads, -1)), past_bCV)
+        out_cLV = plus_product(q @ before_cCV, weights_cLL, v)
     return from_chunks(out_cLV, batch, heads, states), sums_bCV.unflatten(0, (batch, heads))
+
+
+def _sums_before(own_bnCV: Tensor, past_bCV: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sum over all chunks before each, ``(c, C, V)``, and over all of them.
+
+    Added up in a loop, for torch's cumulative sum along this dimension takes longer.
+    """
+    chunks = own_bnCV.unbind(1)
+    sums_bCV = torch.zeros_like(chunks[0]) if past_bCV is None else past_bCV
+    if torch.is_grad_enabled():
+        before = []
+        for own_bCV in chunks:
+            before.append(sums_bCV)
+            sums_bCV = sums_bCV + own_bCV
+        return torch.stack(before, dim=1).flatten(0, 1), sums_bCV
+    before_bnCV = torch.empty_like(own_bnCV)
+    before = [*before_bnCV.unbind(1), torch.empty_like(sums_bCV)]
+    before[0].copy_(sums_bCV)
+    for number, own_bCV in enumerate(chunks):
+        torch.add(before[number], own_bCV, out=before[number + 1])
+    return before_bnCV.flatten(0, 1), before[-1]
 
 
 def with_ones(v_BHND: Tensor) -> Tensor:

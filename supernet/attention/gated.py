@@ -17,9 +17,14 @@ from supernet.attention.base import (
     in_full_precision,
     without_autocast,
 )
-from supernet.attention.gated_chunks import gated_sums, times
+from supernet.attention.gated_chunks import gated_sums
+from supernet.attention.in_place import times
 from supernet.attention.linear_features import mask_features
 
+BLOCK_STATES = 512
+"""States that are read at once where no gradient is asked for, whole chunks. Measured on a CPU with
+four heads of 64, sequences of 4,096 and more take .77 of the time with gates alone and .9 with the
+delta rule; 256 take longer, and so do 1,024."""
 EPSILON = 1e-6
 """Of the norm of a head's output."""
 
@@ -137,6 +142,9 @@ class GatedKernel(AttentionKernel):
     ) -> tuple[Tensor, State]:
         """Attend to the past; see `AttentionKernel.causal`, and `forward` for `x_BND`."""
         self._check(span)
+        long = q_BHND.shape[2] >= 2 * BLOCK_STATES
+        if long and q_BHND.device.type == "cpu" and not torch.is_grad_enabled():
+            return self._in_blocks((q_BHND, k_BHND, v_BHND), key_mask_BN, state, x_BND)
         with without_autocast(q_BHND.device):
             x_BNE = _in_full(x_BND)
             gates = self.gates(x_BNE, q_BHND.shape[1], q_BHND.shape[3])
@@ -144,6 +152,27 @@ class GatedKernel(AttentionKernel):
             q, k, v, *real = (mask_features(part, key_mask_BN) for part in given)
             out_BHND, shrunk, carried = self.run(q, k, v, tuple(real), state or ())
             return self.finished(out_BHND, shrunk, x_BNE).to(v_BHND.dtype), carried
+
+    def _in_blocks(
+        self,
+        qkv: tuple[Tensor, Tensor, Tensor],
+        key_mask_BN: Tensor | None,
+        state: State | None,
+        x_BND: Tensor | None,
+    ) -> tuple[Tensor, State]:
+        """`causal` of a long sequence, block by block, for what a block makes fits the cache."""
+        found = []
+        for first in range(0, qkv[0].shape[2], BLOCK_STATES):
+            block = slice(first, first + BLOCK_STATES)
+            out_BHND, state = self.causal(
+                *(part[:, :, block] for part in qkv),
+                key_mask_BN=None if key_mask_BN is None else key_mask_BN[:, block],
+                state=state,
+                x_BND=None if x_BND is None else x_BND[:, block],
+            )
+            found.append(out_BHND)
+        assert state is not None
+        return torch.cat(found, dim=2), state
 
     def _check(self, span: int) -> None:
         if span != 1:
@@ -165,7 +194,7 @@ def _in_full(x_BND: Tensor | None) -> Tensor:
 
 
 def normed(out_BHND: Tensor, shrunk: Tensor | float, gain: Tensor) -> Tensor:
-    """Each head's output divided by its root mean square, times a gain; see `times`.
+    """Each head's output divided by its root mean square, times a gain, in memory as `times`.
 
     By hand, for torch's `rms_norm` is five passes on a CPU.
 

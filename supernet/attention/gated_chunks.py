@@ -28,6 +28,7 @@ from torch import Tensor
 
 from supernet.attention.causal_linear import from_chunks, in_chunks
 from supernet.attention.flash_gated import flash_gated_sums, flash_gated_takes
+from supernet.attention.in_place import plus_product, times
 
 CHUNK_STATES = 32
 """States of a chunk. Measured on a CPU with heads of 64, 32 and 64 take the same time with gates
@@ -228,21 +229,6 @@ def _unit_inverse(lower_cLL: Tensor) -> Tensor:
         lower_cLL, identity_LL.expand_as(lower_cLL), upper=False, unitriangular=True
     )
     return solved
-
-
-def times(own: Tensor, factor: Tensor) -> Tensor:
-    """The product, in the memory of `own` where no gradient is asked for.
-
-    It is for what the caller has made itself and reads no more. On a CPU the time of such a product
-    is that of its memory, and memory that was just written is near.
-    """
-    return own * factor if torch.is_grad_enabled() else own.mul_(factor)
-
-
-def plus_product(own: Tensor, left: Tensor, right: Tensor, rate: int = 1) -> Tensor:
-    """``own + rate * left @ right``, each of three dimensions, in memory as `times`."""
-    out = None if torch.is_grad_enabled() else own
-    return torch.baddbmm(own, left, right, alpha=rate, out=out)
 
 
 def _decays(fallen_cL1: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from supernet.attention.base import State, in_full_precision
 from supernet.attention.gated import GatedKernel, normed
-from supernet.attention.gated_chunks import times
+from supernet.attention.in_place import silu, times
 
 KEY_EPSILON = 1e-6
 """Of the squared length that queries and keys are divided by."""
@@ -123,8 +123,3 @@ class GatedDeltaKernel(GatedKernel):
             earlier_BFND = inputs_BFND[:, :, before + first - back : max(0, before + states - back)]
             sums_BFND[:, :, first:].addcmul_(earlier_BFND, taps_TF1D[-1 - back])
         return silu(sums_BFND), last_BFTD
-
-
-def silu(own: Tensor) -> Tensor:
-    """SiLU, in the memory of `own` as `times`."""
-    return F.silu(own, inplace=not torch.is_grad_enabled())

@@ -30,6 +30,7 @@ from supernet.attention.causal_linear import (
     later_states,
     with_ones,
 )
+from supernet.attention.in_place import plus
 from supernet.attention.linear_features import (
     cosine_features,
     elu_features,
@@ -347,7 +348,7 @@ class HedgehogKernel(MeanLinearKernel):
         """Twice as wide as the head, whatever the position."""
         _, heads, _, head_dim = x_BHND.shape
         map_HDD = self.map_WD[: heads * head_dim, :head_dim].unflatten(0, (heads, head_dim))
-        return spiky_features(x_BHND + x_BHND @ map_HDD)
+        return spiky_features(plus(x_BHND @ map_HDD, x_BHND))
 
 
 class NormLinearKernel(AttentionKernel):

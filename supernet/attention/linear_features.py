@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from supernet.attention.in_place import plus
 from supernet.shared import shared
 
 FEATURE_FLOOR = 1e-3
@@ -26,17 +27,17 @@ keeps queries without any real key, whose sums are 0, from 0 / 0."""
 
 def relu_features(x: Tensor) -> Tensor:
     """``ReLU(x) + 1e-3``: not negative, and never zero throughout."""
-    return x.relu() + FEATURE_FLOOR
+    return plus(x.relu(), FEATURE_FLOOR)
 
 
 def elu_features(x: Tensor) -> Tensor:
     """``1 + elu(x)``: positive and smooth."""
-    return F.elu(x) + 1.0
+    return plus(F.elu(x), 1.0)
 
 
 def spiky_features(x: Tensor) -> Tensor:
     """``softmax([x, -x]) + 1e-6``, twice as wide: positive, and of sum 1 but for the floor."""
-    return torch.cat((x, -x), dim=-1).softmax(dim=-1) + SPIKE_FLOOR
+    return plus(torch.cat((x, -x), dim=-1).softmax(dim=-1), SPIKE_FLOOR)
 
 
 def cosine_features(features_BHND: Tensor, positions_BN: Tensor, max_length: int) -> Tensor:

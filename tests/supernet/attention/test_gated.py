@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from search_spaces.errors import UsageError
-from supernet.attention import flash_gated, flash_linear, gated_chunks
+from supernet.attention import flash_gated, flash_linear, gated, gated_chunks
 from supernet.attention.base import State
 from supernet.attention.decay import DecayKernel
 from supernet.attention.gated import GatedKernel
@@ -175,6 +177,27 @@ def test_without_gradients_numbers_are_the_same_and_nothing_given_is_written_to(
             with at(chunk, states, off.__name__), off():
                 assert_near(all_ways(kernel, given, past), expected, 1e-12)
                 assert_near([*given, *past], kept, 0)
+
+
+def test_long_sequences_are_read_in_blocks(
+    case: GatedCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is padding or stood before."""
+    kernel = case.build(torch.float32)
+    for states in (27, 28, 40):
+        q, k, v, x = inputs(states, seed=states, dtype=torch.float32)
+        past = tuple(one.detach() for one in kernel.causal(q, k, v, x_BND=x[:, 0])[1])
+        masks = None, mask_of(states, 1, [(0, states), (16, states)])
+        for mask, before in product(masks, ((), past)):
+            call = partial(kernel.causal, q, k, v, key_mask_BN=mask, state=before, x_BND=x[:, 0])
+            with torch.no_grad(), at(states, mask is None, before == ()):
+                monkeypatch.setattr(gated, "BLOCK_STATES", 14)
+                blocks, state = call()
+                monkeypatch.setattr(gated, "BLOCK_STATES", 1000)
+                whole, expected = call()
+                assert_near([blocks, *state], [whole, *expected], 1e-6)
+                held = sum(part.untyped_storage().nbytes() for part in state)
+                assert held == sum(part.numel() * part.itemsize for part in state)
 
 
 class TestState:
