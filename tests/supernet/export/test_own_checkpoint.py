@@ -188,17 +188,26 @@ def test_images_are_normalised_as_it_says(hub: Any, tmp_path: Path) -> None:
 
 
 @torch.inference_mode()
-def test_what_was_found_around_it_is_exported_in_turn(hub: Any, llama: Path) -> None:
-    place = llama.parent / "again"
+@pytest.mark.parametrize(
+    ("family", "auto"), [("llama", "AutoModelForCausalLM"), ("bert", "AutoModel")]
+)
+def test_what_was_found_around_it_is_exported_in_turn(
+    hub: Any, tmp_path: Path, family: str, auto: str
+) -> None:
+    """Its texts are prepared with the export's own tokenizer and, as vectors, by its network."""
+    first = exported(family, origin(hub, tmp_path / "origin", family), tmp_path)
+    place = tmp_path / "again"
     place.mkdir()
-    smaller = hybrid(llama, ("linear", "linear", "softmax"))
-    found = export_to(run_from(llama, smaller, place), "huggingface", place / "out")
+    smaller = hybrid(first, ("linear", "linear", "softmax"))
+    found = export_to(run_from(first, smaller, place), "huggingface", place / "out")
     assert "stock" not in found.facts
     verify_export(found.path)
-    model = hub.AutoModelForCausalLM.from_pretrained(found.path, trust_remote_code=True).eval()
+    model = getattr(hub, auto).from_pretrained(found.path, trust_remote_code=True).eval()
     record = read_tensors(found.path / "check.safetensors")
-    logits = model(record["input.tokens"]).logits
-    assert (logits - record["output.logits"]).abs().max() < 1e-4
+    tokens = record["input.tokens"]
+    said = model(tokens, attention_mask=(tokens != 0).long() if family == "bert" else None)
+    mine = said.logits if family == "llama" else said.pooler_output
+    assert (mine - _expected(found.path)).abs().max() < 1e-4
     assert starting_point(found.path).space.contains(smaller)
 
 
