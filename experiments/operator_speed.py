@@ -22,7 +22,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -36,8 +36,8 @@ from experiments.harness import table_of
 from latency.heap import steady_heap
 from search_spaces.attention import AttentionSizes, operator_of, window_of
 from search_spaces.settings import ModelSettings, TokenInput
-from supernet.attention import AttentionKernel, build_kernel
-from supernet.attention.gated_chunks import CHUNK_STATES, gated_sums
+from supernet.attention import AttentionKernel, build_kernel, causal_linear, gated_chunks
+from supernet.attention.gated_chunks import gated_sums
 
 HEADS, HEAD_DIM, EMBED_DIM = 4, 64, 256
 WIDTH = HEADS * HEAD_DIM
@@ -122,41 +122,52 @@ def crossings() -> list[Crossing]:
 
     A machine that others use is slow for seconds, which would be all of one pass.
     """
-    kinds = [kind for kind in KINDS if kind.startswith("linear")]
+    computed = {kind: computed_crossing(kind) for kind in KINDS if kind.startswith("linear")}
     with torch.inference_mode(), steady_heap():
-        passes = [[_crossing(kind) for kind in kinds] for _ in range(PASSES)]
+        passes = [
+            [_crossed(kind, near(computed[kind])) for kind in computed] for _ in range(PASSES)
+        ]
     found = []
-    for row in zip(*passes, strict=True):
-        measured = statistics.median(one.measured or math.inf for one in row)
-        found.append(replace(row[0], measured=measured if measured < math.inf else None))
+    for (kind, length), row in zip(computed.items(), zip(*passes, strict=True), strict=True):
+        lengths, measured = near(length), statistics.median(row)
+        inside = lengths[0] <= measured <= lengths[-1]
+        found.append(
+            Crossing(kind, operations_crossing(kind), length, measured if inside else None)
+        )
     return found
 
 
-def _crossing(kind: str) -> Crossing:
-    computed, pair = computed_crossing(kind), ("softmax", kind)
-    kernels = {name: _kernel(name).eval() for name in pair}
-    lengths = [CHUNK_STATES * round(computed * part / CHUNK_STATES) for part in NEAR]
+def near(length: int) -> list[int]:
+    """Lengths about one, ascending, of whole chunks for every operator."""
+    whole = math.lcm(gated_chunks.CHUNK_STATES, causal_linear.CHUNK_STATES)
+    return sorted({whole * max(1, round(length * share / whole)) for share in NEAR})
+
+
+def _crossed(kind: str, lengths: Sequence[int]) -> float:
+    kernels = {name: _kernel(name).eval() for name in ("softmax", kind)}
     ratios = []
     for length in lengths:
-        forward, _ = _calls(kernels, length)
-        took = _in_turns({name: forward[name] for name in pair}, 1)
+        forward, _ = _kernel_calls(kernels, _drawn(length), length)
+        took = _in_turns(forward, 1)
         ratios.append(took[kind] / took["softmax"])
-    return Crossing(kind, operations_crossing(kind), computed, crossed(lengths, ratios))
+    return crossed(lengths, ratios)
 
 
-def crossed(lengths: Sequence[int], ratios: Sequence[float]) -> float | None:
-    """The length at which a ratio of times is 1, if it falls there.
+def crossed(lengths: Sequence[int], ratios: Sequence[float]) -> float:
+    """The length at which a ratio of times is 1.
 
     Args:
         lengths: ascending.
         ratios: one for each; taken as a power of the length, by least squares.
 
     Returns:
-        The length; None where it is not within those given.
+        The length, wherever it is; where the ratio does not fall 0 if it is less than 1 all along,
+        and else infinity.
     """
     slope, at_one = np.polyfit(np.log(lengths), np.log(ratios), 1)
-    length = math.exp(-at_one / slope) if slope < 0 else math.inf
-    return length if lengths[0] <= length <= lengths[-1] else None
+    if slope >= 0:
+        return 0.0 if max(ratios) < 1 else math.inf
+    return math.exp(-at_one / slope)
 
 
 def operations_crossing(kind: str) -> int:
@@ -196,11 +207,34 @@ def _kernel(kind: str) -> AttentionKernel:
 def _calls(
     kernels: dict[str, AttentionKernel], length: int
 ) -> tuple[dict[str, Call], dict[str, Call]]:
-    """Calls for a whole sequence and for the token behind it, by operator."""
+    """Calls for a whole sequence and for the token behind it, by operator, others' among them."""
+    drawn = _drawn(length)
+    qkv, _ = drawn
+    forward, token = _kernel_calls(kernels, drawn, length)
+    before, last = slice(0, length), slice(length, None)
+    log_gate, beta = -torch.rand(1, HEADS, length + 1, 1), torch.rand(1, HEADS, length + 1)
+    q, k, v, g, b = (part[:, :, before] for part in (*qkv, log_gate, beta))
+    forward[RULE] = partial(_rule, q, k, v, g, b, None)
+    state = _rule(q, k, v, g, b, None)[1]
+    q, k, v, g, b = (part[:, :, last] for part in (*qkv, log_gate, beta))
+    token[RULE] = partial(_rule, q, k, v, g, b, state)
+    if importlib.util.find_spec("transformers") is not None:
+        _add_theirs(forward, token, [*qkv, log_gate[..., 0], beta], length)
+    return forward, token
+
+
+def _drawn(length: int) -> tuple[list[Tensor], Tensor]:
+    """Queries, keys and values of a sequence and a token behind it, and the layer's input."""
     torch.manual_seed(0)
     # As projections leave them: heads next to each other in memory.
     qkv = [torch.randn(1, length + 1, HEADS, HEAD_DIM).transpose(1, 2) for _ in range(3)]
-    x_BNE = torch.randn(1, length + 1, EMBED_DIM)
+    return qkv, torch.randn(1, length + 1, EMBED_DIM)
+
+
+def _kernel_calls(
+    kernels: dict[str, AttentionKernel], drawn: tuple[list[Tensor], Tensor], length: int
+) -> tuple[dict[str, Call], dict[str, Call]]:
+    qkv, x_BNE = drawn
     forward: dict[str, Call] = {}
     token: dict[str, Call] = {}
     before, last = slice(0, length), slice(length, None)
@@ -217,14 +251,6 @@ def _calls(
             second = partial(second, positions_1N=torch.tensor([[length]]))
         forward[kind] = first
         token[kind] = partial(second, state=first()[1])
-    log_gate, beta = -torch.rand(1, HEADS, length + 1, 1), torch.rand(1, HEADS, length + 1)
-    q, k, v, g, b = (part[:, :, before] for part in (*qkv, log_gate, beta))
-    forward[RULE] = partial(_rule, q, k, v, g, b, None)
-    state = _rule(q, k, v, g, b, None)[1]
-    q, k, v, g, b = (part[:, :, last] for part in (*qkv, log_gate, beta))
-    token[RULE] = partial(_rule, q, k, v, g, b, state)
-    if importlib.util.find_spec("transformers") is not None:
-        _add_theirs(forward, token, [*qkv, log_gate[..., 0], beta], length)
     return forward, token
 
 

@@ -6,19 +6,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
-from search_spaces.errors import DataError, UsageError
+from search_spaces.errors import DataError, SpaceFileError, UsageError
 from search_spaces.loading import model_table
 from search_spaces.settings import ModelSettings
-from search_spaces.space_form import model_from_source
+from search_spaces.space_form import MAX_LAYERS, MAX_SIZE, model_from_source
 from search_spaces.tasks import TASKS, TaskName
-from search_spaces.toml.source import TomlSource
+from search_spaces.toml.source import TomlSource, shown
 
 ARCHITECTURE_FILE = "architecture.json"
 FORMAT = 1
+LONGEST = 500  # characters of what is wrong with a description
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,18 +131,21 @@ class Blueprint:
         if not isinstance(data, Mapping) or data.get("format") != FORMAT:
             raise DataError(f"{name} is no description of an exported network of format {FORMAT}")
         task = data.get("task")
-        if task not in TASKS:
-            raise DataError(f"{name}: task is {task!r}; there are {', '.join(TASKS)}")
-        task = cast(TaskName, task)
+        if not isinstance(task, str) or task not in TASKS:
+            raise DataError(f"{name}: task is {shown(task)}; there are {', '.join(TASKS)}")
+        _check_bounds(name, data.get("architecture"))
         try:
             settings = model_from_source(TomlSource(name, {"model": data.get("model")}, {}), task)
             found = cls(task, settings, Architecture.from_json(data.get("architecture")))
             counted = found.params
+        except SpaceFileError as error:  # which begins with the name
+            raise DataError(str(error)[:LONGEST]) from error
         except UsageError as error:
-            raise DataError(f"{name} describes no network: {error}") from error
+            raise DataError(f"{name} describes no network: {str(error)[:LONGEST]}") from error
         for key, value in (("id", found.architecture.id), ("params", counted)):
             if data.get(key) != value:
-                raise DataError(f"{name}: {key} is {data.get(key)!r}, but the network's is {value}")
+                given = shown(data.get(key))
+                raise DataError(f"{name}: {key} is {given}, but the network's is {value}")
         return found
 
     @classmethod
@@ -159,3 +163,17 @@ class Blueprint:
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{file} cannot be read: {error}") from error
         return cls.from_json(data, str(file))
+
+
+def _check_bounds(name: str, architecture: object) -> None:
+    """Refuse a network larger than a space file may ask for, before anything is made of it."""
+    for stack in architecture.values() if isinstance(architecture, Mapping) else ():
+        layers = stack.get("layers") if isinstance(stack, Mapping) else None
+        if not isinstance(layers, list):
+            continue  # refused elsewhere
+        if len(layers) > MAX_LAYERS:
+            raise DataError(f"{name}: {len(layers):,} layers; allowed are up to {MAX_LAYERS:,}")
+        tables = [stack, *(layer for layer in layers if isinstance(layer, Mapping))]
+        for key, value in (pair for table in tables for pair in table.items()):
+            if isinstance(value, int) and value > MAX_SIZE:
+                raise DataError(f"{name}: {shown(key)} is larger than {MAX_SIZE:,}, the most")

@@ -20,8 +20,8 @@ from supernet.data.prepare.checkpoint_folder import input_file, read_folder
 from supernet.data.prepare.folder import TextFolder
 from supernet.data.prepare.splits import is_text
 from supernet.data.text_files import Report
-from supernet.export.contents import VOCABULARY_MODEL
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
+from supernet.pretrained.folder_files import VOCABULARY_MODEL
 from supernet.pretrained.padding import TOKENIZER_FILE
 from supernet.pretrained.space import space_around, space_problem
 
@@ -110,6 +110,14 @@ def check_tokenizer(data: Path, start: Start, task: TaskName) -> None:
 
 def _check_vocabulary(data: Path, tokens: int, folder: Path) -> None:
     """Refuse data of more or other tokens than a checkpoint without a `TOKENIZER_FILE` reads."""
+    ours, theirs = folder / VOCABULARY_MODEL, data / tokenizer_file(None)
+    if ours.is_file():
+        if not theirs.is_file() or file_sha256(ours) != file_sha256(theirs):
+            raise DataError(
+                f"{data.name} was prepared with another vocabulary than that of the export "
+                f"{folder.name}: give the prepared folder that the export's own search was given"
+            )
+        return
     shape = read_checkpoint(folder).settings.input
     if not isinstance(shape, ImageInput) and tokens > shape.vocab_size:
         raise DataError(
@@ -118,12 +126,6 @@ def _check_vocabulary(data: Path, tokens: int, folder: Path) -> None:
             "from where the checkpoint comes from, and prepare the data anew with "
             f"{mark('tokenizer', 'nas data prepare --tokenizer')} "
             f"{mark(OWN_CHECKPOINT, shlex.quote(str(folder)))}"
-        )
-    ours, theirs = folder / VOCABULARY_MODEL, data / tokenizer_file(None)
-    if ours.is_file() and theirs.is_file() and file_sha256(ours) != file_sha256(theirs):
-        raise DataError(
-            f"{data.name} was prepared with another vocabulary than that of the export "
-            f"{folder.name}: give the prepared folder that the export's own search was given"
         )
 
 

@@ -6,11 +6,13 @@ Shapes: B batch, H heads, N states, E width of the layer's input, D width of one
 from __future__ import annotations
 
 from abc import abstractmethod
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from search_spaces.errors import UsageError
+from supernet.attention import gated_chunks
 from supernet.attention.base import (
     AttentionKernel,
     State,
@@ -142,8 +144,9 @@ class GatedKernel(AttentionKernel):
     ) -> tuple[Tensor, State]:
         """Attend to the past; see `AttentionKernel.causal`, and `forward` for `x_BND`."""
         self._check(span)
-        long = q_BHND.shape[2] >= 2 * BLOCK_STATES
-        if long and q_BHND.device.type == "cpu" and not torch.is_grad_enabled():
+        # Not in a trace, whose length would be fixed by what is asked of it.
+        free = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if free and q_BHND.device.type == "cpu" and q_BHND.shape[2] >= 2 * BLOCK_STATES:
             return self._in_blocks((q_BHND, k_BHND, v_BHND), key_mask_BN, state, x_BND)
         with without_autocast(q_BHND.device):
             x_BNE = _in_full(x_BND)
@@ -160,10 +163,11 @@ class GatedKernel(AttentionKernel):
         state: State | None,
         x_BND: Tensor | None,
     ) -> tuple[Tensor, State]:
-        """`causal` of a long sequence, block by block, for what a block makes fits the cache."""
-        found = []
-        for first in range(0, qkv[0].shape[2], BLOCK_STATES):
-            block = slice(first, first + BLOCK_STATES)
+        """`causal` of a long sequence, in blocks of whole chunks that the cache holds."""
+        states, found = qkv[0].shape[2], []
+        # A rest that is no whole chunk goes with the block before it.
+        ends = [*range(BLOCK_STATES, states - gated_chunks.CHUNK_STATES + 1, BLOCK_STATES), states]
+        for block in (slice(*ends_of) for ends_of in pairwise([0, *ends])):
             out_BHND, state = self.causal(
                 *(part[:, :, block] for part in qkv),
                 key_mask_BN=None if key_mask_BN is None else key_mask_BN[:, block],

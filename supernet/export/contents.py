@@ -28,6 +28,7 @@ from supernet.data.tokenizer import PAD, SentencePieceTokenizer, Tokenizer, Word
 from supernet.export.weights import read_tensors, write_tensors
 from supernet.extraction import Supernet
 from supernet.plan import decoder_of
+from supernet.pretrained.folder_files import VOCABULARY
 from supernet.pretrained.padding import TOKENIZER_FILE
 from supernet.tasks.base import Task
 from supernet.tasks.classification import ClassificationTask
@@ -36,9 +37,6 @@ from supernet.tasks.language_modelling import LanguageModellingTask
 from supernet.tasks.translation import TranslationTask
 
 READING_FILE = "reading.json"
-VOCABULARY = "vocabulary"
-VOCABULARY_MODEL = f"{VOCABULARY}.model"
-"""The one vocabulary of all sides, of sentencepiece."""
 INPUT_NAMES = ("inputs", "source", "target", "tokens", "context")
 EXAMPLES = 4
 SEGMENT = 32

@@ -94,8 +94,8 @@ class HuggingFaceExport(ExportFormat):
     uses_checkpoint = True
 
     def facts(self, source: ExportSource) -> dict[str, Any]:
-        """Whether the folder needs no code, and why; nothing where its checkpoint needs some."""
-        if source.origin is None or source.origin.family == OWN_MODEL_TYPE:
+        """Whether the folder needs no code, and why; nothing where there is no checkpoint."""
+        if source.origin is None:
             return {}
         family = f"a stock {source.origin.family}"
         problem = missing_in_family(source.origin, source.blueprint)

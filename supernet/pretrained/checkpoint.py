@@ -25,7 +25,11 @@ from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES, KNOWN
 from supernet.pretrained.families.base import Family
 from supernet.pretrained.families.own import OWN_MODEL_TYPE
-from supernet.pretrained.folder_files import says_how_to_write, tokenizer_files
+from supernet.pretrained.folder_files import (
+    VOCABULARY_MODEL,
+    says_how_to_write,
+    tokenizer_files,
+)
 from supernet.pretrained.json_files import read_object, refuse_code
 from supernet.pretrained.names import NamePair
 from supernet.pretrained.padding import TOKENIZER_FILE, exchanged, padding_of
@@ -125,7 +129,7 @@ class Checkpoint:
         """
         family = KNOWN[self.family]
         known = named_tensors(family, self.tensors)
-        if not self.settings.tied_output or OUTPUT not in known:
+        if not _has_tied_output(self.task, self.settings) or OUTPUT not in known:
             return
         pairs = family.pairs(self.settings, self.architecture)
         table = next(pair.theirs for pair in pairs if pair.ours == ("tables.0.weight",))
@@ -163,12 +167,12 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         refuse_code(file, values)
     family = _family(file, values)
     config = Config(file, values)
-    task = family.task_of(config)
     try:
         settings, architecture = family.read(config)
     except ArchitectureError as error:
         raise DataError(f"{file} describes no network: {error}") from error
     config.finish()
+    task = family.task_of(settings, architecture)
     sentence = read_sentence_modules(folder)
     if task == "embedding":
         settings = pooled_settings(settings, sentence)
@@ -182,8 +186,12 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     tensors = stored_tensors(folder)
     _check_tensors(folder, family, task, settings, architecture, tensors)
     rows = None if isinstance(settings.input, ImageInput) else settings.input.vocab_size
-    # The tokenizers that were made here are code in such folders; data keep them themselves.
-    ours = own and not (folder / TOKENIZER_FILE).is_file()
+    if (
+        own and not (folder / TOKENIZER_FILE).is_file()
+    ):  # of transformers; its settings ask for code
+        names = tuple(name for name in (VOCABULARY_MODEL,) if (folder / name).is_file())
+    else:
+        names = tokenizer_files(folder, rows)
     return Checkpoint(
         folder=folder,
         family=family.model_type,
@@ -192,7 +200,7 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
         architecture=architecture,
         config=values,
         tensors=tensors,
-        tokenizer_files=() if ours else tokenizer_files(folder, rows),
+        tokenizer_files=names,
         sentence=sentence,
         padding=padding_of(folder) if task == "embedding" else 0,
     )
@@ -230,7 +238,8 @@ def _family(file: Path, values: Mapping[str, Any]) -> Family:
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in KNOWN:
         raise DataError(
-            f"{file}: model_type is {shown(kind)}; known families are {', '.join(FAMILIES)}"
+            f"{file}: model_type is {shown(kind)}; known families are {', '.join(FAMILIES)}, and "
+            "exports of runs"
         )
     family, classes = KNOWN[kind], values.get("architectures")
     if classes:
@@ -285,12 +294,16 @@ def _check_tensors(
     known = {pair.theirs for pair in pairs}
     check_types(named[name] for name in known)
     for name, tensor in named.items():
-        tied = name == OUTPUT and settings.tied_output
+        tied = name == OUTPUT and _has_tied_output(task, settings)
         if name not in known and not tied and not _unused(family, name):
             raise DataError(
                 f"{tensor.file} has the tensor {tensor.name}, which is not known of the family "
                 f"{family.model_type}: outputs could depend on it"
             )
+
+
+def _has_tied_output(task: TaskName, settings: ModelSettings) -> bool:
+    return task == "language_modelling" and settings.tied_output
 
 
 def _unused(family: Family, name: str) -> bool:

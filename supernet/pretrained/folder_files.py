@@ -31,6 +31,9 @@ TOKENIZER_FILES = (
     *WRITING_FILES,
 )
 IMAGE_FILES = ("preprocessor_config.json",)
+VOCABULARY = "vocabulary"
+VOCABULARY_MODEL = f"{VOCABULARY}.model"
+"""Of sentencepiece, in exports: the one vocabulary of all sides, made here."""
 
 
 def tokenizer_files(folder: Path, vocab_size: int | None) -> tuple[str, ...]:
@@ -117,6 +120,7 @@ PLAIN_FILES = (
     MODULES_FILE,
     PROMPTS_FILE,
     LENGTH_FILE,
+    VOCABULARY_MODEL,
     *TOKENIZER_FILES,
     *IMAGE_FILES,
 )

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,8 +21,8 @@ from search_spaces.architecture import (
     kind_order,
     self_attention,
 )
-from search_spaces.attention import window_of
-from search_spaces.errors import DataError
+from search_spaces.attention import operator_of, window_of
+from search_spaces.errors import DataError, SpaceFileError
 from search_spaces.loading import dump_space, parse_space
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import Choice, SearchSpace, Slot
@@ -77,7 +77,7 @@ HEADER = """\
 # is the checkpoint itself. Take away what you do not want and add what you do: every gene has a
 # list of choices, and a table such as [{stack}.layer.0] narrows them for one layer.
 {groups}"""
-GROUPS = "# Heads are fixed: heads of queries share those of keys in groups of one size.\n"
+GROUPS = "# Heads are fixed: they share keys in groups of one size, or all of them one width.\n"
 
 
 class LayerGenes(NamedTuple):
@@ -102,7 +102,7 @@ def space_text(checkpoint: Checkpoint) -> str:
         width=space.slot(f"{stack}.embed_dim").choices[-1],
         kinds=" or ".join(kinds),
         stack=stack,
-        groups=GROUPS if layers[0].num_kv_heads else "",
+        groups=GROUPS if _heads_are_fixed(checkpoint) else "",
     )
     table = ARRAY.sub(lambda found: f"[{' '.join(found[1].split())[:-1]}]", dump_space(space))
     text = f"{header.rstrip()}\n\n{table}"
@@ -137,12 +137,16 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
         name=_name(checkpoint),
         task=checkpoint.task,
         model=settings,
-        slots=tuple(_slots(checkpoint)),
+        slots=tuple(_slots(checkpoint, settings)),
         description=f"Around a checkpoint of the family {checkpoint.family}.",
         data=_data(checkpoint),
         workload=_workload(checkpoint),
         presets=_presets(checkpoint),
     )
+    try:  # exports may hold what is no choice of a space
+        parse_space(dump_space(space), "the space around it")
+    except SpaceFileError as error:
+        raise DataError(f"no search begins with {checkpoint.folder}: {error}") from error
     assert space.contains(checkpoint.architecture)
     return space
 
@@ -171,7 +175,8 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         return {}
     if checkpoint.family == OWN_MODEL_TYPE:
         own, told = checkpoint.folder / CONFIG_FILE, checkpoint.config
-        return {key: _of_channels(own, told, key, shape.channels) for key in ("mean", "std")}
+        known = [key for key in ("mean", "std") if key in told]
+        return {key: _of_channels(own, told, key, shape.channels) for key in known}
     if not file.is_file():
         return {}
     values = read_object(file)
@@ -202,11 +207,19 @@ def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int)
     """A number for each channel, where one may stand for all of them, or none for the usual one."""
     value = USUAL_SCALE if values.get(key) is None else values[key]
     numbers = value if isinstance(value, list) else [value] * channels
-    if not all(isinstance(one, int | float) for one in numbers):
+    if len(numbers) != channels or not all(map(is_finite, numbers)):
         raise DataError(
             f"{file}: {key} is {shown(value)}; right is a number for each channel of a picture"
         )
+    if key.endswith("std") and min(numbers) <= 0:
+        raise DataError(f"{file}: {key} is {shown(value)}; right are numbers above 0")
     return numbers
+
+
+def is_finite(value: object) -> bool:
+    """Whether a value of JSON is a number that a float holds."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return known and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
 
 
 def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
@@ -236,8 +249,8 @@ def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _slots(checkpoint: Checkpoint) -> list[Slot]:
-    """The genes in the order of a space, each with its choices."""
+def _slots(checkpoint: Checkpoint, settings: ModelSettings) -> list[Slot]:
+    """The genes in the order of a space of these settings, each with its choices."""
     encoder = _reads_both_ways(checkpoint)
     stack, prefix = ("encoder", "") if encoder else ("decoder", "self_")
     layers = _layers(checkpoint)
@@ -248,19 +261,34 @@ def _slots(checkpoint: Checkpoint) -> list[Slot]:
         Slot(stack, "num_layers", None, shares(len(layers), DEPTHS)),
     ]
     # The same for all layers: with fewer of them any may be the first.
-    around = (kinds_around(layer.attention, checkpoint.settings, encoder) for layer in layers)
-    kinds = sorted(set(chain.from_iterable(around)), key=kind_order)
+    own = {layer.attention for layer in layers}
+    around = {one for kind in own for one in kinds_around(kind, settings, encoder)}
+    known = {_meaning(kind, settings) for kind in own}
+    new = {kind for kind in around - own if _meaning(kind, settings) not in known}
+    kinds = sorted(own | new, key=kind_order)
+    fixed, grouped = _heads_are_fixed(checkpoint), any(layer.num_kv_heads for layer in layers)
     for number, layer in enumerate(layers):
-        groups = layer.num_kv_heads
+        heads = layer.num_heads
         genes: dict[str, Sequence[Choice]] = {
             f"{prefix}attention": kinds,
-            f"{prefix}num_heads": _heads(layer),
+            f"{prefix}num_heads": (heads,) if fixed else shares(heads, HEAD_SHARES),
             "ffn_dim": shares(layer.ffn_dim, FFN_SHARES, FFN_STEP),
         }
-        if groups is not None:
-            genes[f"{prefix}num_kv_heads"] = (groups,)
+        if grouped:
+            genes[f"{prefix}num_kv_heads"] = (layer.num_kv_heads or heads,)
         slots += [Slot(stack, gene, number, tuple(choices)) for gene, choices in genes.items()]
     return slots
+
+
+def _heads_are_fixed(checkpoint: Checkpoint) -> bool:
+    """Whether heads share keys in groups, or would be wider if there were fewer of them."""
+    grouped = any(layer.num_kv_heads for layer in _layers(checkpoint))
+    return grouped or checkpoint.settings.qkv_dim is not None
+
+
+def _meaning(kind: AttentionKind, settings: ModelSettings) -> tuple[str, int]:
+    """The operator of a kind, and what it sees, for two kinds may be one by these settings."""
+    return operator_of(settings, kind).name, window_of(settings, kind)
 
 
 def kinds_around(
@@ -284,12 +312,6 @@ def shares(whole: int, parts: Sequence[float], step: int = 1) -> tuple[int, ...]
     """Parts of a number, ascending, each but the whole rounded to a multiple of `step`."""
     rounded = (max(1, round(whole * part / step)) * step for part in parts[:-1])
     return tuple(sorted({whole, *(one for one in rounded if one < whole)}))
-
-
-def _heads(layer: LayerGenes) -> tuple[int, ...]:
-    if layer.num_kv_heads is not None:
-        return (layer.num_heads,)
-    return shares(layer.num_heads, HEAD_SHARES)
 
 
 def _power_of_two(number: float) -> int:

@@ -72,6 +72,8 @@ def stock_problem(
         architecture: its sizes and kinds of attention.
         origin: the checkpoint that it comes from, whose other settings and pooling it keeps.
     """
+    if family not in FAMILIES:
+        return "the checkpoint is an export that brings its code itself"
     found = FAMILIES[family]
     if task != found.task:
         return f"{family} is of the task {found.task}, not {task}"

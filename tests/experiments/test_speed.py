@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +12,10 @@ from experiments import operator_speed, speed
 from experiments.network_speed import Row, StepRatio, largest_network, step_ratio
 from experiments.operator_speed import (
     KINDS,
-    Crossing,
     computed_crossing,
     crossed,
     crossings,
+    near,
     operations_crossing,
 )
 from experiments.speed import EvolutionSpeed, evolution_speed, rankers
@@ -96,19 +97,28 @@ class TestOperators:
             200 / length * by for length, by in zip(lengths, (1.1, 0.9, 0.9, 1.1), strict=True)
         ]
         assert crossed(lengths, disturbed) == pytest.approx(200, rel=0.01)
-        assert crossed(lengths, [2000 / length for length in lengths]) is None
-        assert crossed(lengths, [length / 200 for length in lengths]) is None
+        assert crossed(lengths, [2000 / length for length in lengths]) == pytest.approx(2000)
+        assert crossed(lengths, [length / 200 for length in lengths]) == math.inf
+        assert crossed(lengths, [length / 1000 for length in lengths]) == 0
 
-    def test_a_crossing_is_the_median_of_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        measured = iter((300.0, None, 200.0) * 6)
-
-        def one(kind: str) -> Crossing:
-            return Crossing(kind, 1, 2, next(measured))
-
+    @pytest.mark.parametrize(
+        ("measured", "median"),
+        [((300.0, math.inf, 200.0), 300.0), ((0.0, 20.0, 300.0), None), ((math.inf,) * 3, None)],
+    )
+    def test_a_crossing_is_the_median_of_passes(
+        self, measured: tuple[float, ...], median: float | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """None where that is not about where it should be."""
+        passes = iter(measured)
         monkeypatch.setattr(operator_speed, "PASSES", 3)
         monkeypatch.setattr(operator_speed, "KINDS", ("softmax", "linear:elu"))
-        monkeypatch.setattr(operator_speed, "_crossing", one)
-        assert crossings() == [Crossing("linear:elu", 1, 2, 300.0)]
+        monkeypatch.setattr(operator_speed, "_crossed", lambda *_: next(passes))
+        (found,) = crossings()
+        assert (found.measured, found.computed) == (median, 2 * 65 + 64 + 65)
+
+    def test_lengths_are_whole_chunks(self) -> None:
+        assert near(259) == [192, 256, 320, 384, 448, 512]
+        assert near(10) == [64]
 
     def test_it_is_compared_with_that_of_the_operations(self) -> None:
         # Two products with D by D + 1 numbers, against half of two with N.

@@ -71,7 +71,7 @@ class Family(ABC):
 
     Attributes:
         model_type: as ``config.json`` has it.
-        task: what its networks do.
+        task: what its networks do; see `task_of` where they differ in that.
         classes: of transformers, whose weights are read; the first is the one that is written.
         base: what names of tensors begin with, but for those of an output layer; a bare model's
             folder leaves it out.
@@ -87,12 +87,8 @@ class Family(ABC):
     unused: ClassVar[tuple[str, ...]] = ()
     carried: ClassVar[tuple[str, ...]] = ()
 
-    def task_of(self, config: Config) -> TaskName:
-        """What the network of a configuration does.
-
-        Raises:
-            DataError: for one that describes none.
-        """
+    def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
+        """What a network of the family does."""
         return self.task
 
     @abstractmethod

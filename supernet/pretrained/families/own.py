@@ -24,6 +24,7 @@ OWN_MODEL_TYPE = "nas_network"
 PREFIX = "network."
 """Of the names of tensors."""
 KINDS = ("softmax", "window", "linear")
+KNOWN_TASKS = "checkpoints write texts, embed them or classify images"
 # What is told to transformers beside the description, which has it too or does without.
 TOLD = (
     "auto_map",
@@ -47,22 +48,24 @@ class OwnFamily(Family):
     classes = tuple(form.model_class for form in TASK_FORMS.values())
     base = PREFIX
 
-    def task_of(self, config: Config) -> TaskName:
+    def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
         """See `Family.task_of`."""
-        return self._described(config).task
+        if architecture.decoder is not None:
+            return "language_modelling"
+        return "classification" if isinstance(settings.input, ImageInput) else "embedding"
 
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:
         """See `Family.read`."""
         for key in TOLD:
             config.get(key)
-        found = self._described(config)
-        if (problem := _problem(found)) is not None:
+        found = Blueprint.from_json(config.get("description"), f"description of {config.file}")
+        if (problem := self._problem_of(found)) is not None:
             raise DataError(f"no search begins with the export in {config.file.parent}: {problem}")
         return found.settings, found.architecture
 
     def pairs(self, settings: ModelSettings, architecture: Architecture) -> Iterator[NamePair]:
         """See `Family.pairs`."""
-        network = bare_network(_task(settings, architecture), settings, architecture)
+        network = bare_network(self.task_of(settings, architecture), settings, architecture)
         for ours, theirs in plain_names(network).items():
             yield NamePair(PREFIX + theirs, (ours,))
 
@@ -70,25 +73,16 @@ class OwnFamily(Family):
         """See `Family.sized`; exports are written with their code instead."""
         raise NotImplementedError
 
-    def _described(self, config: Config) -> Blueprint:
-        return Blueprint.from_json(config.get("description"), f"description of {config.file}")
-
-
-def _task(settings: ModelSettings, architecture: Architecture) -> TaskName:
-    """What a network does that `_problem` lets pass."""
-    if architecture.decoder is not None:
-        return "language_modelling"
-    return "classification" if isinstance(settings.input, ImageInput) else "embedding"
-
-
-def _problem(found: Blueprint) -> str | None:
-    """What no checkpoint has, as half a sentence; None where there is nothing."""
-    whole = found.architecture
-    if whole.encoder is not None and whole.decoder is not None:
-        return "it translates, and checkpoints write texts, embed them or classify images"
-    if _task(found.settings, whole) != found.task:
-        return "it classifies texts, and checkpoints write texts, embed them or classify images"
-    if whole.decoder is not None and whole.decoder.memory_length:
-        return "it has a memory of earlier segments"
-    odd = [kind for kind in layer_kinds(whole) if base_kind(kind) not in KINDS]
-    return f"layers of checkpoints are {', '.join(KINDS)}; one of its is {odd[0]}" if odd else None
+    def _problem_of(self, found: Blueprint) -> str | None:
+        """What no checkpoint has, as half a sentence; None where there is nothing."""
+        whole = found.architecture
+        if whole.encoder is not None and whole.decoder is not None:
+            return f"it translates, and {KNOWN_TASKS}"
+        if self.task_of(found.settings, whole) != found.task:
+            return f"it classifies texts, and {KNOWN_TASKS}"
+        if whole.decoder is not None and whole.decoder.memory_length:
+            return "it has a memory of earlier segments"
+        odd = [kind for kind in layer_kinds(whole) if base_kind(kind) not in KINDS]
+        if odd:
+            return f"layers of checkpoints are {', '.join(KINDS)}; one of its is {odd[0]}"
+        return None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,10 +17,10 @@ from torch import Tensor
 from nas.request.spec import Start
 from nas.results.export import verify_export
 from nas.run.checkpoint import check_tokenizer, starting_point
-from search_spaces.architecture import Architecture
+from search_spaces.architecture import Architecture, DecoderLayer, DecoderStack
 from search_spaces.errors import DataError, UsageError
 from search_spaces.loading import parse_space
-from search_spaces.settings import TokenInput
+from search_spaces.settings import ModelSettings, TokenInput
 from supernet.blueprint import Blueprint
 from supernet.building import build_network, build_supernet
 from supernet.data.prepare import prepare
@@ -27,7 +28,7 @@ from supernet.data.prepare.plan import PrepareRequest
 from supernet.export.contents import Preprocessing, ReferenceOutputs
 from supernet.export.formats import ExportSource
 from supernet.export.huggingface import HuggingFaceExport
-from supernet.export.weights import read_tensors
+from supernet.export.weights import read_tensors, write_tensors
 from supernet.inheritance.inherit import inherit
 from supernet.inheritance.local import LocalDistillation
 from supernet.pretrained.checkpoint import Checkpoint, read_checkpoint
@@ -200,7 +201,7 @@ def test_what_was_found_around_it_is_exported_in_turn(
     place.mkdir()
     smaller = hybrid(first, ("linear", "linear", "softmax"))
     found = export_to(run_from(first, smaller, place), "huggingface", place / "out")
-    assert "stock" not in found.facts
+    assert found.facts["stock"] is False and "brings its code itself" in found.facts["family"]
     verify_export(found.path)
     model = getattr(hub, auto).from_pretrained(found.path, trust_remote_code=True).eval()
     record = read_tensors(found.path / "check.safetensors")
@@ -284,6 +285,103 @@ def test_data_have_to_have_its_vocabulary(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_no_search_begins_with_is_told(tmp_path: Path) -> None:
     made = export_to(run_of(tmp_path / "run", "translation"), "huggingface", tmp_path / "out")
     assert "it translates, and checkpoints write texts" in refused(made.path)
+
+
+def written(
+    folder: Path, settings: ModelSettings, layers: Sequence[DecoderLayer], width: int = 24
+) -> Checkpoint:
+    """The checkpoint of an export of random weights, without a tokenizer."""
+    network = Architecture(decoder=DecoderStack(width, tuple(layers)))
+    alone = build_network(settings, "language_modelling", network).eval()
+    blueprint = Blueprint("language_modelling", settings, network)
+    preprocessing = Preprocessing({"kind": "bytes", "num_words": None})
+    folder.mkdir()
+    source = ExportSource(blueprint, alone, ReferenceOutputs({}, {}), preprocessing)
+    HuggingFaceExport().write(source, folder)
+    return read_checkpoint(folder)
+
+
+def layer(kind: str, heads: int = 4, keys: int | None = None) -> DecoderLayer:
+    return DecoderLayer(kind, heads, 16, self_num_kv_heads=keys)
+
+
+PLAIN = ModelSettings(input=TokenInput(vocab_size=257), max_length=128, head_dim=6)
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(
+    ("settings", "layers"),
+    [
+        ({"window": 16}, [layer("window"), layer("softmax")]),
+        ({"linear_kernel": "elu"}, [layer("linear:gated_delta"), layer("softmax")]),
+        ({"linear_kernel": "elu"}, [layer("linear:gated_delta"), layer("linear")]),
+        ({"head_dim": None, "qkv_dim": 48}, [layer("softmax"), layer("linear")]),
+        ({}, [layer("softmax"), layer("softmax", 4, 2)]),
+        ({}, [layer("softmax", 4, 2), layer("softmax")]),
+        ({}, [layer("softmax", 4), layer("linear", 2)]),
+    ],
+    ids=["usual window", "kernel", "two kernels", "one width", "all keys", "fewer keys", "heads"],
+)
+def test_networks_of_other_spaces(
+    settings: dict[str, Any], layers: list[DecoderLayer], tmp_path: Path
+) -> None:
+    """Whatever kinds are called, and however heads share keys or width."""
+    checkpoint = written(tmp_path / "out", replace(PLAIN, **settings), layers)
+    space = space_around(checkpoint)
+    assert space_problem(space, checkpoint) is None
+    assert parse_space(space_text(checkpoint), "space.toml").digest == space.digest
+    supernet = build_supernet(space).eval()
+    supernet.load_state_dict(inherit(space, checkpoint, [reading(checkpoint, 1)]))
+    given = reading(checkpoint, 7)
+    right = checkpoint.network()(given)
+    apart = (supernet(given, checkpoint.architecture) - right).abs().max()
+    assert apart < 1e-4 * right.abs().max()
+
+
+def test_what_no_space_can_hold_is_told(tmp_path: Path) -> None:
+    layers = [layer("linear"), layer("linear:elu")]
+    checkpoint = written(tmp_path / "out", replace(PLAIN, linear_kernel="elu"), layers)
+    with pytest.raises(DataError, match="no search begins with .*out: the space around it, line"):
+        space_around(checkpoint)
+
+
+def test_descriptions_that_mean_harm(llama: Path) -> None:
+    right = json.loads((llama / "config.json").read_text())["description"]
+    (decoder,) = right["architecture"].values()
+    wide = {**decoder, "embed_dim": 10**30}
+    deep = {**decoder, "layers": decoder["layers"] * 1000}
+    for changes, told in (
+        ({"task": []}, "task is []"),
+        ({"architecture": {"decoder": wide}}, "'embed_dim' is larger than 1,000,000"),
+        ({"architecture": {"decoder": deep}}, "3,000 layers; allowed are up to 1,000"),
+        ({"id": "a" * 10**6}, "id is"),
+        ({"architecture": "a" * 10**6}, "describes no network"),
+        ({"model": {**right["model"], "norm": "b" * 10**6}}, "model.norm"),
+    ):
+        change_config(llama, description={**right, **changes})
+        said = refused(llama)
+        assert told in said and len(said) < 1000
+        assert said.count("description of") == 1
+
+
+@pytest.mark.parametrize(
+    "value", [[0.5], [0.5] * 3, [0.5, "a"], [0.5, True], [0.5, float("nan")], [0.5, 10**400]]
+)
+def test_a_scale_of_pictures_that_is_none(hub: Any, tmp_path: Path, value: list[Any]) -> None:
+    made = exported("vit", origin(hub, tmp_path / "origin", "vit"), tmp_path)
+    change_config(made, std=value)
+    with pytest.raises(DataError, match="std is .*; right is a number for each channel"):
+        space_around(read_checkpoint(made))
+    change_config(made, std=[0.5, 0.0])
+    with pytest.raises(DataError, match="std is .*; right are numbers above 0"):
+        space_around(read_checkpoint(made))
+
+
+def test_an_output_layer_that_nothing_has(hub: Any, tmp_path: Path) -> None:
+    made = exported("vit", origin(hub, tmp_path / "origin", "vit"), tmp_path)
+    file = made / "model.safetensors"
+    write_tensors(file, {**read_tensors(file), "lm_head.weight": torch.zeros(2, 2)})
+    assert "has the tensor lm_head.weight" in refused(made)
 
 
 def test_a_space_with_another_kernel_is_not_around_it(llama: Path) -> None:
