@@ -259,8 +259,8 @@ def test_a_description_of_before_is_read() -> None:
         ("id", "0", "id is '0'"),
         ("params", 5, "params is 5"),
         ("architecture", {}, "describes no network"),
-        ("model", {"max_length": -1}, "describes no network"),
-        ("model", [], "describes no network"),
+        ("model", {"max_length": -1}, "model.input: this key is missing"),
+        ("model", [], "model: found .*, allowed is a table of keys"),
     ],
 )
 def test_a_wrong_description_is_refused(key: str, value: object, match: str) -> None:
