@@ -6,8 +6,8 @@ torch's fused kernel, and the gated delta rule of Qwen3-Next, which is compared 
 convolutions and gates around it. What needs N × N numbers is left out where they would fill memory.
 
 A linear operator overtakes fused softmax where the lines of the two cross. For that the two alone
-take turns, at nine lengths around the one at which they should. It is compared with the length at
-which both need the same multiply-adds by the formulas of `search_spaces.attention`, of
+take turns, at up to nine lengths around the one at which they should. It is compared with the
+length at which both need the same multiply-adds by the formulas of `search_spaces.attention`, of
 which causal softmax needs one half (it skips what is in the future); and with that at which both
 compute as many, for the products within chunks, which no formula of the operator has, are made too.
 

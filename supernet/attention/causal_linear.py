@@ -13,6 +13,9 @@ times heads, c chunks of all of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -58,29 +61,41 @@ def causal_sums(
     if len(q) == batch * heads and past_bCV is None:
         out_cLV, sums_bCV = weights_cLL @ v, own_cCV
     else:
-        before_cCV, sums_bCV = _sums_before(own_cCV.unflatten(0, (batch * heads, -1)), past_bCV)
+        own_bnCV = own_cCV.unflatten(0, (batch * heads, -1))
+        chunks = own_bnCV.unbind(1)
+        before_cCV, sums_bCV = states_before(
+            own_bnCV,
+            torch.zeros_like(chunks[0]) if past_bCV is None else past_bCV,
+            lambda sums_bCV, number, out: torch.add(sums_bCV, chunks[number], out=out),
+        )
         out_cLV = plus_product(q @ before_cCV, weights_cLL, v)
     return from_chunks(out_cLV, batch, heads, states), sums_bCV.unflatten(0, (batch, heads))
 
 
-def _sums_before(own_bnCV: Tensor, past_bCV: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The sum over all chunks before each, ``(c, C, V)``, and over all of them.
+def states_before(
+    own_bnCV: Tensor, state_bCV: Tensor, onward: Callable[[Tensor, int, Tensor | None], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """The state before each chunk, ``(c, C, V)``, and after the last one.
 
-    Added up in a loop, for torch's cumulative sum along this dimension takes longer.
+    In a loop, for torch's cumulative sum along this dimension takes longer.
+
+    Args:
+        own_bnCV: what each chunk adds, of which the shape is read alone.
+        state_bCV: before the first chunk.
+        onward: the state before a chunk, the chunk's number, and where to write the state behind
+            it, or None for new memory.
     """
-    chunks = own_bnCV.unbind(1)
-    sums_bCV = torch.zeros_like(chunks[0]) if past_bCV is None else past_bCV
     if torch.is_grad_enabled():
         before = []
-        for own_bCV in chunks:
-            before.append(sums_bCV)
-            sums_bCV = sums_bCV + own_bCV
-        return torch.stack(before, dim=1).flatten(0, 1), sums_bCV
+        for number in range(own_bnCV.shape[1]):
+            before.append(state_bCV)
+            state_bCV = onward(state_bCV, number, None)
+        return torch.stack(before, dim=1).flatten(0, 1), state_bCV
     before_bnCV = torch.empty_like(own_bnCV)
-    before = [*before_bnCV.unbind(1), torch.empty_like(sums_bCV)]
-    before[0].copy_(sums_bCV)
-    for number, own_bCV in enumerate(chunks):
-        torch.add(before[number], own_bCV, out=before[number + 1])
+    before = [*before_bnCV.unbind(1), torch.empty_like(state_bCV)]
+    before[0].copy_(state_bCV)
+    for number, (state_bCV, behind_bCV) in enumerate(pairwise(before)):
+        onward(state_bCV, number, behind_bCV)
     return before_bnCV.flatten(0, 1), before[-1]
 
 

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from supernet.attention.causal_linear import from_chunks, in_chunks
+from supernet.attention.causal_linear import from_chunks, in_chunks, states_before
 from supernet.attention.flash_gated import flash_gated_sums, flash_gated_takes
 from supernet.attention.in_place import plus_product, times
 
@@ -122,7 +122,13 @@ def _in_chunks(
         else:
             weights_cLL = _channel_products(q, k, fallen_cLG)
         own_bnCV = ((k * to_end_cLG).mT @ v).unflatten(0, (rows, -1))
-        before_cCV, state_bCV = _carried(own_bnCV, keep_bnG1, past_bCV)
+        # Unbound at once: the gradient of an index would be as large as all chunks, for each.
+        own, keep = own_bnCV.unbind(1), keep_bnG1.unbind(1)
+        before_cCV, state_bCV = states_before(
+            own_bnCV,
+            past_bCV,
+            lambda state_bCV, n, out: torch.addcmul(own[n], state_bCV, keep[n], out=out),
+        )
         out_cLV = (q * fell_cLG) @ before_cCV
     else:
         beta_cL1 = in_chunks(beta_BHN[..., None], length)
@@ -142,24 +148,6 @@ def _in_chunks(
         out_cLV = times(read_cLV, fell_cLG)
     out_BHNV = from_chunks(plus_product(out_cLV, weights_cLL, v), batch, heads, states)
     return out_BHNV, state_bCV.unflatten(0, (batch, heads))
-
-
-def _carried(own_bnCV: Tensor, keep_bnG1: Tensor, past_bCV: Tensor) -> tuple[Tensor, Tensor]:
-    """The state before each chunk, ``(c, C, V)``, and after the last one."""
-    chunks = own_bnCV.unbind(1), keep_bnG1.unbind(1)
-    if torch.is_grad_enabled():
-        state_bCV, before = past_bCV, []
-        # Unbound at once: the gradient of an index would be as large as all chunks, for each.
-        for own_bCV, keep_bG1 in zip(*chunks, strict=True):
-            before.append(state_bCV)
-            state_bCV = torch.addcmul(own_bCV, state_bCV, keep_bG1)
-        return torch.stack(before, dim=1).flatten(0, 1), state_bCV
-    before_bnCV = torch.empty_like(own_bnCV)
-    before = [*before_bnCV.unbind(1), torch.empty_like(past_bCV)]
-    before[0].copy_(past_bCV)
-    for number, (own_bCV, keep_bG1) in enumerate(zip(*chunks, strict=True)):
-        torch.addcmul(own_bCV, before[number], keep_bG1, out=before[number + 1])
-    return before_bnCV.flatten(0, 1), before[-1]
 
 
 def _corrected(

@@ -207,7 +207,7 @@ def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int)
     """A number for each channel, where one may stand for all of them, or none for the usual one."""
     value = USUAL_SCALE if values.get(key) is None else values[key]
     numbers = value if isinstance(value, list) else [value] * channels
-    if len(numbers) != channels or not all(map(is_finite, numbers)):
+    if len(numbers) != channels or not all(map(_is_finite, numbers)):
         raise DataError(
             f"{file}: {key} is {shown(value)}; right is a number for each channel of a picture"
         )
@@ -216,7 +216,7 @@ def _of_channels(file: Path, values: Mapping[str, Any], key: str, channels: int)
     return numbers
 
 
-def is_finite(value: object) -> bool:
+def _is_finite(value: object) -> bool:
     """Whether a value of JSON is a number that a float holds."""
     known = isinstance(value, int | float) and not isinstance(value, bool)
     return known and abs(value) <= sys.float_info.max  # type: ignore[arg-type]

@@ -32,8 +32,8 @@ from supernet.pretrained.checkpoint import (
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.families.base import (
-    Family,
     Sizes,
+    StockFamily,
     differing,
     network_task,
     sizes_of,
@@ -160,7 +160,7 @@ def shorten(place: Path, most: int) -> None:
             write_json(file, {**values, key: most})
 
 
-def their_tensors(family: Family, network: StandAlone, padding: int) -> dict[str, Tensor]:
+def their_tensors(family: StockFamily, network: StandAlone, padding: int) -> dict[str, Tensor]:
     """The weights of a network by the names of the class that a family writes.
 
     Args:
@@ -179,7 +179,7 @@ def their_tensors(family: Family, network: StandAlone, padding: int) -> dict[str
 
 
 def _config(
-    family: Family,
+    family: StockFamily,
     settings: ModelSettings,
     sizes: Sizes,
     origin: Checkpoint | None,
@@ -203,7 +203,7 @@ def _config(
     return values
 
 
-def _carried(family: Family, origin: Checkpoint, sizes: Sizes) -> dict[str, Tensor]:
+def _carried(family: StockFamily, origin: Checkpoint, sizes: Sizes) -> dict[str, Tensor]:
     """Tensors of the origin that change no output, but that the library looks for."""
     named = named_tensors(family, origin.tensors)
     kept = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from supernet.pretrained.families.base import Family
+from supernet.pretrained.families.base import Family, StockFamily
 from supernet.pretrained.families.bert import BertFamily
 from supernet.pretrained.families.gpt2 import GPT2Family
 from supernet.pretrained.families.llama import (
@@ -14,7 +14,7 @@ from supernet.pretrained.families.llama import (
 from supernet.pretrained.families.own import OwnFamily
 from supernet.pretrained.families.vit import ViTFamily
 
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, StockFamily] = {
     family.model_type: family
     for family in (
         BertFamily(),

@@ -67,29 +67,24 @@ class Sizes(NamedTuple):
 
 
 class Family(ABC):
-    """The networks of one ``model_type``.
+    """The networks of one ``model_type``, as they are read.
 
     Attributes:
         model_type: as ``config.json`` has it.
-        task: what its networks do; see `task_of` where they differ in that.
-        classes: of transformers, whose weights are read; the first is the one that is written.
+        classes: of its networks, whose weights are read.
         base: what names of tensors begin with, but for those of an output layer; a bare model's
             folder leaves it out.
         unused: tensors that change no output, by full match of their name without `base`.
-        carried: those of them that are written again, where their width is still that of the
-            network, so that the library finds all it looks for.
     """
 
     model_type: ClassVar[str]
-    task: ClassVar[TaskName]
     classes: ClassVar[tuple[str, ...]]
     base: ClassVar[str]
     unused: ClassVar[tuple[str, ...]] = ()
-    carried: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
     def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
         """What a network of the family does."""
-        return self.task
 
     @abstractmethod
     def read(self, config: Config) -> tuple[ModelSettings, Architecture]:
@@ -103,25 +98,43 @@ class Family(ABC):
     def pairs(self, settings: ModelSettings, architecture: Architecture) -> Iterator[NamePair]:
         """Every parameter of a network of the family, once, with its tensor."""
 
-    @abstractmethod
-    def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """The settings of a configuration that depend on a network's sizes and kinds."""
-
-    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """Why the family has no such network, beside what `sizes_problem` finds; None if it has."""
-        odd = next((kind for kind in sizes.kinds if kind != "softmax"), None)
-        return None if odd is None else f"{self.model_type} knows softmax only, not {odd!r}"
-
     def is_unused(self, name: str) -> bool:
         """Whether a tensor, named without `base`, changes no output."""
         return any(re.fullmatch(pattern, name) for pattern in self.unused)
 
 
-class HeadsInEmbedding(Family):
+class StockFamily(Family):
+    """A family that transformers has itself, so that its networks are written for it, too.
+
+    Attributes:
+        task: what its networks do.
+        classes: of transformers; the first is the one that is written.
+        carried: those of the unused tensors that are written again, where their width is still that
+            of the network, so that the library finds all it looks for.
+    """
+
+    task: ClassVar[TaskName]
+    carried: ClassVar[tuple[str, ...]] = ()
+
+    def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
+        """See `Family.task_of`."""
+        return self.task
+
+    @abstractmethod
+    def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
+        """The settings of a configuration that depend on a network's sizes and kinds."""
+
+    def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
+        """Why the family has no such network, beside what `sizes_of` finds; None if it has."""
+        odd = next((kind for kind in sizes.kinds if kind != "softmax"), None)
+        return None if odd is None else f"{self.model_type} knows softmax only, not {odd!r}"
+
+
+class HeadsInEmbedding(StockFamily):
     """A family whose heads are parts of the embedding, each with keys."""
 
     def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
+        """See `StockFamily.problem`."""
         name = self.model_type
         if sizes.num_kv_heads != sizes.num_heads:
             return f"{name} has as many heads of keys as of queries, not {sizes.num_kv_heads}"

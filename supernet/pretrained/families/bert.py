@@ -74,7 +74,7 @@ class BertFamily(HeadsInEmbedding):
                 yield from linear_pairs(f"{theirs}.{name}", own, True)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         assert isinstance(settings.input, TokenInput)
         return {
             "vocab_size": settings.input.vocab_size,

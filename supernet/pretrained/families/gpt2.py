@@ -75,7 +75,7 @@ class GPT2Family(HeadsInEmbedding):
             yield NamePair("lm_head.weight", ("output.weight",))
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         assert isinstance(settings.input, TokenInput)
         return {
             "vocab_size": settings.input.vocab_size,

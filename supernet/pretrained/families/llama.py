@@ -12,8 +12,8 @@ from supernet.pretrained.config import Config
 from supernet.pretrained.families.base import (
     ACTIVATIONS,
     THEIR_ACTIVATIONS,
-    Family,
     Sizes,
+    StockFamily,
     decoder_network,
     num_layers,
 )
@@ -45,7 +45,7 @@ class Biases(NamedTuple):
     ffn: bool
 
 
-class LlamaLike(Family):
+class LlamaLike(StockFamily):
     """Pre-norm decoders with rotary positions, a gated FFN and grouped keys."""
 
     task = "language_modelling"
@@ -132,7 +132,7 @@ class LlamaLike(Family):
                 yield NamePair(f"{theirs}.self_attn.{name}.weight", (f"{attention}.{own}.weight",))
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         assert isinstance(settings.input, TokenInput)
         return {
             "vocab_size": settings.input.vocab_size,
@@ -162,13 +162,13 @@ class LlamaFamily(LlamaLike):
         return Biases(attention, attention, config.flag("mlp_bias", False))
 
     def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
+        """See `StockFamily.problem`."""
         if sizes.embed_dim % sizes.num_heads:
             return f"{sizes.num_heads} heads do not divide the embedding size {sizes.embed_dim}"
         return super().problem(settings, sizes)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         biases = {"attention_bias": settings.qkv_bias, "mlp_bias": settings.ffn_bias}
         return {**super().sized(settings, sizes), **biases}
 
@@ -195,13 +195,13 @@ class MistralFamily(LlamaLike):
         return (f"window:{config.integer('sliding_window', DEFAULT_WINDOW)}",) * count
 
     def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
+        """See `StockFamily.problem`."""
         if len(kinds := set(sizes.kinds)) > 1:
             return f"mistral has one kind of attention for all layers, not {' and '.join(kinds)}"
         return windows_problem(self.model_type, sizes)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         return {**super().sized(settings, sizes), "sliding_window": window_size(sizes)}
 
 
@@ -235,11 +235,11 @@ class QwenFamily(LlamaLike):
         return tuple(window if one == SLIDING else "softmax" for one in types)
 
     def problem(self, settings: ModelSettings, sizes: Sizes) -> str | None:
-        """See `Family.problem`."""
+        """See `StockFamily.problem`."""
         return windows_problem(self.model_type, sizes)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         types = [SLIDING if base_kind(kind) == "window" else FULL for kind in sizes.kinds]
         size = window_size(sizes)
         return {
@@ -280,7 +280,7 @@ class Qwen3Family(QwenFamily):
         return Biases(attention, attention, False)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         return {**super().sized(settings, sizes), "attention_bias": settings.qkv_bias}
 
 

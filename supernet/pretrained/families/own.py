@@ -7,7 +7,6 @@ Such a folder comes with its code, of which nothing is run: what the network is 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from search_spaces.architecture import Architecture, base_kind
 from search_spaces.errors import DataError
@@ -16,7 +15,7 @@ from search_spaces.tasks import TaskName
 from supernet.blueprint import TASK_FORMS, Blueprint
 from supernet.exported_names import plain_names
 from supernet.pretrained.config import Config
-from supernet.pretrained.families.base import Family, Sizes
+from supernet.pretrained.families.base import Family
 from supernet.pretrained.names import NamePair, layer_kinds
 from supernet.pretrained.shapes import bare_network
 
@@ -68,10 +67,6 @@ class OwnFamily(Family):
         network = bare_network(self.task_of(settings, architecture), settings, architecture)
         for ours, theirs in plain_names(network).items():
             yield NamePair(PREFIX + theirs, (ours,))
-
-    def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`; exports are written with their code instead."""
-        raise NotImplementedError
 
     def _problem_of(self, found: Blueprint) -> str | None:
         """What no checkpoint has, as half a sentence; None where there is nothing."""

@@ -85,7 +85,7 @@ class ViTFamily(HeadsInEmbedding):
         yield from linear_pairs("classifier", "classifier", True)
 
     def sized(self, settings: ModelSettings, sizes: Sizes) -> dict[str, Any]:
-        """See `Family.sized`."""
+        """See `StockFamily.sized`."""
         assert isinstance(settings.input, ImageInput)
         return {
             "image_size": settings.input.image_size,
