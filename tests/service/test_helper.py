@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -205,12 +206,15 @@ def test_one_that_is_lost_within_an_answer_takes_its_processes_along(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
 ) -> None:
     reader, send = SpaceReader(Settings(home=tmp_path, helper=True)), Child.send
+    gone = select.poll()
     with helping(tmp_path) as first:
 
         def lose(child: Child, line: bytes) -> None:
             if line == GO:
                 first.send_signal(how)
                 first.wait()
+                gone.register(child._socket, select.POLLRDHUP)
+                gone.poll()  # else its process might be quick enough to answer
             send(child, line)
 
         waits = Child(Settings(home=tmp_path, helper=True), "service.api.space_reader")
