@@ -24,9 +24,9 @@ from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer
 from search_spaces.errors import UsageError
 from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from supernet.attention import build_kernel
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import extract
 from supernet.layers import sinusoidal_positions
-from supernet.models import EncoderClassifier
 from supernet.plan import decoder_of, encoder_of
 from supernet.sequence_models import TranslationModel
 

@@ -27,7 +27,7 @@ TUNE = "tune"
 OWN_DATA = "own_data"
 """To show a run the data that it was made with, which are elsewhere by now."""
 OWN_CHECKPOINT = "own_checkpoint"
-"""To name the folder of a checkpoint, which lies elsewhere for whoever has uploaded it."""
+"""To name a checkpoint: its folder, or what it is called on a server."""
 
 # No text that is typed or is a file's name has these characters, and nothing strips them.
 _BEGIN, _COMMAND, _END = "\x02", "\x05", "\x03"

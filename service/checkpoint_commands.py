@@ -12,7 +12,7 @@ from nas.console.output import out, print_json, say, tell
 from nas.console.tables import table
 from search_spaces.errors import UsageError
 from service.client_commands import SERVER, TOKEN, connected
-from supernet.pretrained.folder_files import is_checkpoint_file, is_weights_file
+from supernet.pretrained.folder_files import is_checkpoint_file, is_weights_file, unread_weights
 
 SHOWN = 5  # names of files that are left out
 
@@ -95,4 +95,6 @@ def checkpoint_files(folder: Path) -> tuple[dict[str, Path], list[str]]:
             f"{folder} holds no checkpoint: it has a config.json and weights as safetensors "
             "(pickles are never uploaded)"
         )
+    for name in unread_weights(known):
+        del known[name]
     return known, [name for name in names if name not in known]

@@ -2,8 +2,9 @@
 
 It reads one line of JSON from stdin, writes what it does as lines of JSON to stdout, the last of
 which is what came of it, and ends as `service.children.end_with_others` tells. No file may take
-more processor time and memory than `CPU_S` and `MEMORY_MB` beside its own size, or make a file of
-more than `FILE_BYTES`: the system ends the process that does.
+more processor time and memory than `CPU_S` and `MEMORY_MB` beside its own size and that of the
+checkpoint that it is for, or make a file of more than `FILE_BYTES`: the system ends the process
+that does.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         order: ``task``, ``source``, ``out``, and of `service.api.routes.data.DataOptions` what is
-            given.
+            given; ``checkpoint`` is the folder of its ``tokenizer``.
 
     Returns:
         ``found``: what is to be known of the data set, or ``problem``: what is wrong; with marks of
@@ -44,6 +45,10 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
     from supernet.data.prepare.plan import PrepareRequest
 
     source, out = Path(order["source"]), Path(order["out"])
+    folder = order.get("checkpoint")
+    asked: dict[str, Any] = {} if folder is None else {"tokenizer": Path(folder)}
+    hidden = {f"{source.parent}/": "", str(out): "the data set"}
+    hidden |= {} if folder is None else {str(folder): f"the checkpoint {order['tokenizer']}"}
     try:
         request = PrepareRequest(
             order["task"],
@@ -54,22 +59,32 @@ def prepare_file(order: Mapping[str, Any]) -> dict[str, Any]:
             group_by=order.get("group_by"),
             skip_bad=order.get("skip_bad", False),
             pictures_by_path=False,
+            **asked,
         )
         prepared = prepare(request, _Teller())
     except NasError as error:
-        return {"problem": _without_paths(error.marked, source, out)}
+        return {"problem": _without_paths(error.marked, hidden)}
     manifest = prepared.manifest
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     found: dict[str, Any] = {"family": manifest.content, "task": manifest.task, "bytes": size}
     for name, lines in (("left_out", prepared.bad), ("ignored", prepared.ignored)):
-        found[name] = [_without_paths(one, source, out) for one in lines[:MOST_SHOWN]]
+        found[name] = [_without_paths(one, hidden) for one in lines[:MOST_SHOWN]]
     more = {"num_ignored": len(prepared.ignored), "guessed": prepared.guessed}
     return {"found": found | more}
 
 
-def _without_paths(text: str, source: Path, out: Path) -> str:
+def _without_paths(text: str, hidden: Mapping[str, str]) -> str:
     """What is said of files, without saying where the service keeps them."""
-    return text.replace(f"{source.parent}/", "").replace(str(out), "the data set")
+    for path, name in hidden.items():
+        text = text.replace(path, name)
+    return text
+
+
+def _bytes_beside(order: Mapping[str, Any]) -> int:
+    """Of the checkpoint that is read for a file."""
+    folder = order.get("checkpoint")
+    files = [] if folder is None else Path(folder).rglob("*")
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 class _Teller:
@@ -100,7 +115,8 @@ def main() -> None:
 
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
-    with limited(CPU_S, MEMORY_MB + 2 * order["bytes"] // MIB):
+    weights_mb = _bytes_beside(order) // MIB  # mapped, held in fp32, and given to a network
+    with limited(CPU_S, MEMORY_MB + 2 * order["bytes"] // MIB + 4 * weights_mb):
         try:
             answer = prepare_file(order)
         except MemoryError:

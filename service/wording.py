@@ -20,7 +20,7 @@ from search_spaces.wording import (
 _NAMES: Mapping[str, str] = {
     "source": "file",
     RESUME: "a retry",
-    OWN_CHECKPOINT: "and your own folder of that checkpoint",
+    OWN_CHECKPOINT: "naming that checkpoint",
     OWN_DATA: "whoever runs the service can put them back",
     RETIME: "a new search, once nas cache clear was typed where the service runs",
     REPROFILE: "nas profile, where it was made",
@@ -29,7 +29,7 @@ _NAMES: Mapping[str, str] = {
 }
 # Of a preparation what an upload cannot be asked for.
 COMMAND_ALONE = frozenset(
-    "out target valid test vocab_size joint tokenizer max_length max_ratio allow_overlap".split()
+    "out target valid test vocab_size joint max_length max_ratio allow_overlap".split()
 )
 
 

@@ -10,8 +10,8 @@ from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from search_spaces.space import SearchSpace
 from search_spaces.tasks import TaskName
+from supernet.encoder_models import EncoderClassifier, EncoderEmbedder
 from supernet.extraction import StandAlone, Supernet
-from supernet.models import EncoderClassifier, EncoderEmbedder
 from supernet.plan import plans_of_space
 from supernet.sequence_models import LanguageModel, TranslationModel
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from search_spaces.architecture import Architecture
 from search_spaces.settings import ModelSettings
 from supernet.decoding_state import DecodingState
-from supernet.models import EncoderClassifier, EncoderEmbedder
+from supernet.encoder_models import EncoderClassifier, EncoderEmbedder
 from supernet.plan import plans_of_network
 from supernet.sequence_models import LanguageModel, SequenceModel, TranslationModel
 from supernet.slices import prefix

@@ -51,7 +51,7 @@ HEAVY_ELSEWHERE = [
     ("search_spaces/a.py", "import torch"),
     ("nas/search/pareto.py", "def late():\n    from torch import nn"),
     ("nas/executors/local.py", "import ray.util"),
-    ("supernet/models.py", "from fairseq.models import FairseqModel"),
+    ("supernet/encoder_models.py", "from fairseq.models import FairseqModel"),
     ("service/app.py", "from sqlalchemy import select"),
     ("nas/search/front.py", "import moocore"),
 ]

@@ -12,6 +12,19 @@ from search_spaces.tasks import TASKS
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2}
 MEGABYTE = 1e6
+MOST_CONTEXTS = 4
+
+
+def contexts_of(space: SearchSpace) -> list[int]:
+    """Numbers of positions behind which a network is told of: the workload's, and powers of 4.
+
+    Four at most beside the workload's, up to the longest that leaves a place behind it, unless
+    the workload's is longer.
+    """
+    longest = space.model.max_length - 1
+    powers = [1 << n for n in range(30) if longest >> n > 1][::-2][:MOST_CONTEXTS]
+    usual = base_workload(space).positions_read
+    return sorted({*powers, max(longest, usual), usual})
 
 
 def cache_mb(space: SearchSpace, genotypes: Genotypes) -> Floats:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from nas.objectives.base import Objective
 from search_spaces.tasks import TASK_NAMES, TaskName
@@ -57,6 +57,10 @@ class Quality:
         """The value to minimise, out of the scores of a network by name."""
         score = scores[self.name]
         return score if self.best is None else self.best - score
+
+    def of_measured(self, values: Mapping[str, Any]) -> float:
+        """The same, out of scores by the names under which they are measured and kept."""
+        return self.of({self.name: float(values[self.measured_name])})
 
     def of_guessing(self, loss: float) -> float:
         """The value of a network that knows nothing.

@@ -6,22 +6,22 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from scipy.stats import kendalltau
-
+from latency.workload import BEHIND_CONTEXT
 from nas.objectives import OBJECTIVES, QUALITY
 from nas.objectives.base import base_workload
 from nas.objectives.cache import OBJECTIVE as CACHE_OBJECTIVE
-from nas.objectives.cache import cache_mb
+from nas.objectives.cache import cache_mb, contexts_of
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.results.beside_checkpoint import costs_beside, ratio
 from nas.results.contents import DISTANCES, ByDistance, Origin, RunContents, Stretch
+from nas.results.retrained_order import FEWEST_TRAINED
 from search_spaces.architecture import Architecture
 
 TITLE = "The checkpoint"
-CHECKPOINT, FINE_TUNED = "the checkpoint", "fine-tuned"  # whose weights a network has
+CHECKPOINT, FINE_TUNED, FROM_SCRATCH = "the checkpoint", "fine-tuned", "trained from scratch"
+"""Whose weights a network has."""
 CACHE = CACHE_OBJECTIVE.name
-MOST_CONTEXTS = 4
 DISTANCE_CAPTIONS = {
     "repeats": (
         "Loss in nats of the validation split's tokens, by how many tokens ago the pair of a token "
@@ -32,8 +32,6 @@ DISTANCE_CAPTIONS = {
         "The same by a token's place in that text: what networks make of how much they have read."
     ),
 }
-FEWEST_RANKED = 3
-"""Networks that have to be fine-tuned before an order of them says anything."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +72,14 @@ def checkpoint_section(run: RunContents) -> Html:
         _layers(run, run.origin),
         _losses(run, run.origin),
         _states(run, run.origin),
+        _times(run, run.origin),
         _flips(run),
     ]
     return section("checkpoint", TITLE, intro, *parts)
 
 
 def rows_of(run: RunContents, origin: Origin) -> list[Row]:
-    """The checkpoint, the picked network as it was found, and all that were fine-tuned."""
+    """The checkpoint, the picked network as it was found, and all that were trained."""
 
     def known(identity: str) -> tuple[dict[str, float], frozenset[str]]:
         entry = run.network(identity)
@@ -93,11 +92,15 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
     found = [Row(entry.id, CHECKPOINT, entry.values, guessed)]
     if run.picked is not None:
         found.append(Row(run.picked.id, "picked, as inherited", *known(run.picked.id)))
-    for one in run.retrained:
+    trained = [(FINE_TUNED, one) for one in run.retrained]
+    trained += [(FROM_SCRATCH, one) for one in run.from_scratch]
+    for what, one in trained:
         values, guessed = known(one.id)
         scores = {f"valid_{name}": score for name, score in one.valid_scores.items()}
-        values = {**values, **scores, QUALITY: run.quality.of(one.valid_scores)}
-        found.append(Row(one.id, FINE_TUNED, values, guessed - {QUALITY}))
+        values = {**values, **scores}
+        if run.quality.name in one.valid_scores:
+            values[QUALITY] = run.quality.of(one.valid_scores)
+        found.append(Row(one.id, what, values, guessed - {QUALITY}))
     return found
 
 
@@ -183,7 +186,8 @@ def _layers(run: RunContents, origin: Origin) -> Html:
 def _losses(run: RunContents, origin: Origin) -> Html:
     """The loss of the checkpoint and of fine-tuned networks by distance, of language models."""
     losses = [(origin.entry.id, CHECKPOINT, origin.by_distance)]
-    losses += [(one.id, FINE_TUNED, one.by_distance) for one in run.retrained if one.by_distance]
+    for what, trained in ((FINE_TUNED, run.retrained), (FROM_SCRATCH, run.from_scratch)):
+        losses += [(one.id, what, one.by_distance) for one in trained if one.by_distance]
     return join(*(_loss_table(losses, origin, name) for name in DISTANCES if origin.by_distance))
 
 
@@ -213,18 +217,6 @@ def _stretch(one: Stretch) -> str:
     return f"over {one.first - 1:,}" if one.last is None else f"{one.first:,}–{one.last:,}"
 
 
-def contexts(run: RunContents) -> list[int]:
-    """Numbers of positions after which a network's state is told: the workload's, and powers of 4.
-
-    Four at most beside the workload's, up to the longest that leaves a place behind it, unless
-    the workload's is longer.
-    """
-    longest = run.space.model.max_length - 1
-    powers = [1 << n for n in range(30) if longest >> n > 1][::-2][:MOST_CONTEXTS]
-    usual = base_workload(run.space).positions_read
-    return sorted({*powers, max(longest, usual), usual})
-
-
 def state_mb(run: RunContents, network: Architecture, context: int) -> float:
     """Megabytes that a network keeps of so many positions, as the workload's allocator does."""
     space = replace(run.space, workload={**run.space.workload, "context": context})
@@ -238,7 +230,7 @@ def _states(run: RunContents, origin: Origin) -> Html:
     networks = {origin.entry.id: origin.entry.architecture}
     networks |= {} if run.picked is None else {run.picked.id: run.picked.architecture}
     networks |= {one.id: one.architecture for one in run.retrained}
-    lengths = contexts(run)
+    lengths = contexts_of(run.space)
     before = [state_mb(run, origin.entry.architecture, length) for length in lengths]
     rows = []
     for identity, network in networks.items():
@@ -258,6 +250,33 @@ def _states(run: RunContents, origin: Origin) -> Html:
     return table(heads, rows, caption)
 
 
+def _times(run: RunContents, origin: Origin) -> Html:
+    """What the checkpoint and the picked network take behind texts, by length."""
+    tables = []
+    for mode in BEHIND_CONTEXT:
+        timed = [one for one in run.context_times if one.mode == mode]
+        if not timed:
+            continue
+        objective = OBJECTIVES[f"{mode}_ms"]
+        rows = []
+        for identity in timed[0].ms:
+            cells = [cell(tag("code", identity), strong=identity == origin.entry.id)]
+            for one in timed:
+                own, ms = one.ms[origin.entry.id], one.ms[identity]
+                share = (
+                    "" if identity == origin.entry.id else f" ({ratio(objective.name, own, ms)})"
+                )
+                cells.append(cell(f"{ms:.4g}{share}", ms))
+            rows.append(cells)
+        heads = ["network", *(f"{one.context:,} positions, ms" for one in timed)]
+        caption = (
+            f"{words.sentence(objective.label)} ({objective.unit}), networks timed in turn where "
+            "the search ran."
+        )
+        tables.append(table(heads, rows, caption))
+    return join(*tables)
+
+
 def _plain_lines(origin: Origin) -> Iterator[str]:
     for line in words.layer_lines(origin.entry.architecture):
         yield line.partition(": ")[2]
@@ -265,29 +284,15 @@ def _plain_lines(origin: Origin) -> Iterator[str]:
 
 def _flips(run: RunContents) -> Html:
     """Whether the networks that were fine-tuned kept their order."""
-    pairs = []
-    for one in run.retrained:
-        entry = run.network(one.id)
-        if entry is not None and QUALITY in entry.measured:
-            pairs.append((entry.measured[QUALITY], run.quality.of(one.valid_scores)))
-    if len(pairs) < FEWEST_RANKED:
+    found = run.retrained_order
+    if found is None:
         return paragraph(
-            f"{words.plural(len(pairs), 'network')} of this search {_was(len(pairs))} fine-tuned. "
-            f"Of {FEWEST_RANKED} or more this page tells whether fine-tuning changes their order: ",
+            f"Where {FEWEST_TRAINED} or more networks of the front are fine-tuned for as long and "
+            "differ, this page tells whether that changes their order: ",
             tag("code", f"nas retrain {shlex.quote(run.name)} --pick ID"),
             ".",
         )
-    before, after = zip(*pairs, strict=True)
-    tau = float(kendalltau(before, after).statistic)
-    agreed = "has none, for all are alike" if tau != tau else f"is {tau:.2f}"
     return paragraph(
-        join(
-            f"{len(pairs)} networks were fine-tuned. Kendall's τ between the "
-            f"{run.quality.objective.label} that they inherited and the one they reached {agreed} "
-            "(1: the order stayed; 0: the one says nothing of the other; −1: it was turned round)."
-        )
+        f"{found.sentence} (Kendall's τ: 1, the order stayed; 0, the one says nothing of the "
+        "other; −1, it was turned round.)"
     )
-
-
-def _was(number: int) -> str:
-    return "was" if number == 1 else "were"

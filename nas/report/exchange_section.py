@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from nas.objectives import QUALITY
+from nas.objectives.quality import NOISE
 from nas.report import words
 from nas.report.markup import Html, cell, join, missing, paragraph, section, table, tag
 from nas.results.contents import RunContents
@@ -13,14 +16,19 @@ from search_spaces.architecture import AttentionKind
 TITLE = "Another kind in one layer"
 UNKNOWN = "could not be evaluated"
 IDLE = 0.01
-"""What an attention moves quality by at least, as a share of the distance to guessing."""
+"""What an attention moves quality by at least, as a share of the distance to guessing.
+
+Or by `NOISE` of the quality itself, where that is less: a loss of 3 may rise by .08 within a
+hundredth of its distance to guessing a word of 50,000. Of a quality next to nothing it is a share
+of `IDLE` within that of the distance.
+"""
 
 
 def exchange_section(run: RunContents) -> Html:
     """The exchange table, or why there is none."""
     if not kinds_to_exchange(run.space):
         return section("exchange", TITLE, paragraph("This space offers one kind of attention."))
-    of = run.exchanges[0].of if run.exchanges else ""
+    of = next((one.of for one in (*run.exchanges, *run.silenced)), "")
     entry = run.network(of)
     if entry is None:
         return section("exchange", TITLE, missing("No layer's kind was exchanged in this run."))
@@ -33,7 +41,7 @@ def exchange_section(run: RunContents) -> Html:
         f"{run.quality.objective.label} and to the costs; the kind that the network has there is "
         "marked.",
     )
-    places = list(dict.fromkeys(one.slot for one in run.exchanges))
+    places = list(dict.fromkeys(one.slot for one in (*run.exchanges, *run.silenced)))
     offered = [str(c) for slot in run.space.slots if slot.name in places for c in slot.choices]
     kinds = list(dict.fromkeys(offered))
     rows = [
@@ -45,8 +53,17 @@ def exchange_section(run: RunContents) -> Html:
         for place in places
     ]
     heads = ["place", *map(words.kind, kinds), *(["no attention"] if run.silenced else [])]
-    made = table(heads, rows, f"Exchanges in {of}.")
+    made = table(heads, rows, f"Exchanges in {of}{_left_out(run, places)}.")
     return section("exchange", TITLE, intro, made, _idle(run, entry))
+
+
+def _left_out(run: RunContents, places: Sequence[str]) -> str:
+    """Words for layers of which no exchange was evaluated, since the budget allows no more."""
+    there = {one.slot for one in run.exchanges}
+    missed = [words.feature(place, run.both_stacks) for place in places if place not in there]
+    if not missed:
+        return ""
+    return f"; none was evaluated in {', '.join(missed)}, since the budget observes no more"
 
 
 def _without(run: RunContents, entry: FrontEntry, place: str) -> str:
@@ -63,8 +80,8 @@ def _without(run: RunContents, entry: FrontEntry, place: str) -> str:
 def idle_places(run: RunContents, entry: FrontEntry) -> dict[str, float]:
     """Places whose attention does nothing → what it moves quality by, as a share.
 
-    A share of the distance from the network's quality to that of a network that guesses; nothing
-    is less than `IDLE` of it.
+    A share of the distance from the network's quality to that of a network that guesses; what is
+    nothing, see `IDLE`.
     """
     assert run.front is not None
     guessing = dict(zip((o.name for o in run.front.objectives), run.front.reference, strict=True))
@@ -74,7 +91,13 @@ def idle_places(run: RunContents, entry: FrontEntry) -> dict[str, float]:
         return {}
     known = {one.slot: one.values[QUALITY] for one in run.silenced if QUALITY in one.values}
     shares = {place: abs(quality - before) / distance for place, quality in known.items()}
-    return {place: share for place, share in shares.items() if share < IDLE}
+    most = idle_share(before, distance)
+    return {place: share for place, share in shares.items() if share < most}
+
+
+def idle_share(quality: float, distance: float) -> float:
+    """The share of the distance to guessing below which an attention does nothing, see `IDLE`."""
+    return min(IDLE, max(NOISE * abs(quality) / distance, IDLE * IDLE))
 
 
 def _idle(run: RunContents, entry: FrontEntry) -> Html:
@@ -85,7 +108,8 @@ def _idle(run: RunContents, entry: FrontEntry) -> Html:
     label = run.quality.objective.label
     sentence = (
         f"In the last column the attention of that layer adds nothing. A layer does nothing when "
-        f"the {label} moves by less than {words.percent(IDLE)} of its distance to guessing: "
+        f"the {label} moves by less than {words.percent(IDLE)} of its distance to guessing, and "
+        f"by less than {words.percent(NOISE)} of itself: "
     )
     if not found:
         return paragraph(sentence, "every one of these does something.")

@@ -424,7 +424,13 @@ def find_space(
     if not source.restrict:
         return space
     with blaming("restrict"):
-        return space.restrict(checked_protected(space, source.restrict))
+        left = space.restrict(checked_protected(space, source.restrict))
+        if begun is not None and (problem := begun.problem(left)) is not None:
+            raise UsageError(
+                f"networks of the space {space.name} that are left cannot inherit from "
+                f"{begun.start.folder}: {problem}; leave its own choices in"
+            )
+    return left
 
 
 def _data(

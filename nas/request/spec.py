@@ -637,6 +637,15 @@ class SearchSpec(SearchTerms):
         """How its chosen networks are trained, in words."""
         return "trained from scratch" if self.start is None else "fine-tuned"
 
+    @property
+    def kept_by(self) -> Quality:
+        """By what weights of chosen networks are compared, those of a training and of several.
+
+        It is the loss; where a search begins with a checkpoint, whose networks are good before any
+        training, it is what the search looks for.
+        """
+        return QUALITIES["loss" if self.start is None else self.quality]
+
     @cached_property
     def space(self) -> SearchSpace:
         """The parsed space, of this project's own networks.

@@ -59,7 +59,7 @@ ByDistance = Mapping[str, tuple[Stretch, ...]]
 
 @dataclass(frozen=True)
 class Retrained:
-    """A network trained from scratch; see ``retrained/<id>/result.json``.
+    """A trained network; see ``retrained/<id>/result.json`` and ``from_scratch.json``.
 
     Attributes:
         id: of the network.
@@ -87,6 +87,21 @@ class Retrained:
     by_distance: ByDistance = field(default_factory=dict)
     loss_error: float | None = None
     asked_epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class ContextTimes:
+    """How long networks take behind a context, timed in turn, see `nas.stages.contexts`.
+
+    Attributes:
+        mode: ``prefill``, which reads it, or ``decode``, a token behind it.
+        context: positions.
+        ms: id of a network → median milliseconds.
+    """
+
+    mode: str
+    context: int
+    ms: Mapping[str, float]
 
 
 @dataclass(frozen=True)
@@ -170,13 +185,15 @@ class RunContents:
         importances: feature → share, largest first.
         features: objective → the genes that decide it most; empty before there is a ranker.
         audit: what pruning did.
-        retrained: networks trained from scratch.
+        retrained: networks trained from scratch, or fine-tuned where it began with a checkpoint.
+        from_scratch: those that were trained from scratch then, for comparison.
         views: networks whose omni layers were looked into.
         seconds: stage → its time.
         origin: the checkpoint that it began with; None without one, and until it is taken over.
         halving_winner: id of the network that won in the end, see `nas.search.front.read_winner`.
         halving_left: id of the candidate that successive halving left.
         duration: what was told of it before it began; None where nothing was.
+        context_times: of the checkpoint and the picked network, by length.
     """
 
     name: str
@@ -204,6 +221,8 @@ class RunContents:
     halving_winner: str | None = None
     halving_left: str | None = None
     duration: Duration | None = None
+    from_scratch: tuple[Retrained, ...] = ()
+    context_times: tuple[ContextTimes, ...] = ()
 
     @property
     def space(self) -> SearchSpace:

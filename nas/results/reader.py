@@ -17,6 +17,7 @@ from nas.request.protected_choices import checked_protected
 from nas.request.spec import SearchSpec
 from nas.results.contents import (
     DISTANCES,
+    ContextTimes,
     Epoch,
     Exchange,
     Origin,
@@ -107,8 +108,12 @@ def read_contents(folder: RunFolder) -> RunContents:
         importances=importances or (card.importances if card else {}),
         features=_features(folder, reader),
         audit=reader.json(layout.PRUNING_FILE, lambda data: _audit(data, folder.spec)),
-        retrained=_retrained(folder, reader),
+        retrained=_retrained(folder, reader, layout.result_file("*")),
+        from_scratch=_retrained(folder, reader, layout.scratch_file("*")),
         views=_views(folder),
+        context_times=tuple(
+            reader.journal(layout.CONTEXTS_FILE, lambda line: read_as(ContextTimes, line))
+        ),
         seconds=_seconds(folder),
         origin=None if origin is None else _with_known_times(origin, verified),
         halving_winner=read_winner(folder),
@@ -330,8 +335,8 @@ def _audit(data: Any, spec: SearchSpec) -> PruningAudit:
     )
 
 
-def _retrained(folder: RunFolder, reader: _Reader) -> tuple[Retrained, ...]:
-    names = folder.found(layout.result_file("*"))
+def _retrained(folder: RunFolder, reader: _Reader, which: str) -> tuple[Retrained, ...]:
+    names = folder.found(which)
     return tuple(result for name in names if (result := reader.json(name, _result)))
 
 

@@ -43,18 +43,23 @@ def _of_the_search(run: RunContents) -> Iterator[RetrainedPoint]:
     known = {entry.id: entry for entry in (*run.observed, *run.verified, *run.front.entries)}
     beside = {one.entry.id for one in run.front.baselines}
     beside -= {entry.id for entry in run.front.entries}
-    for result in run.retrained:
+    for result in _judged(run):
         before = known.get(result.id)
         if before is not None and result.id not in beside:
             yield RetrainedPoint(before, _after(run, before, result), _interval(run, result))
 
 
 def _baselines(run: RunContents) -> Iterator[RetrainedPoint]:
-    results = {one.id: one for one in run.retrained}
+    results = {one.id: one for one in _judged(run)}
     for entry in (one.baseline.entry for one in run.comparisons):
         if (result := results.get(entry.id)) is not None:
             after, interval = _after(run, entry, result), _interval(run, result)
             yield RetrainedPoint(entry, after, interval, baseline=True)
+
+
+def _judged(run: RunContents) -> list[Retrained]:
+    """Those that are known to be worth what the search looked for."""
+    return [one for one in run.retrained if run.quality.name in one.valid_scores]
 
 
 def _after(run: RunContents, before: FrontEntry, result: Retrained) -> FrontEntry:

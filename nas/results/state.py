@@ -21,8 +21,15 @@ from nas.results.baselines import (
 from nas.results.failures import FailedNetwork, read_failed
 from nas.run.duration import Duration, ToldAndTaken, compare, read_duration
 from nas.run.folder import RunFolder, locked, resume_command
-from nas.run.layout import FRONT_FILE, LOCK_FILE, PRUNING_FILE, SPEC_FILE, result_file
-from nas.run.stages import REPORT, RETRAIN, TRAINED, stages_of_run
+from nas.run.layout import (
+    FRONT_FILE,
+    LOCK_FILE,
+    PRUNING_FILE,
+    SPEC_FILE,
+    result_file,
+    scratch_file,
+)
+from nas.run.stages import REPORT, RETRAIN, SCRATCH, TRAINED, stages_of_run
 from nas.search.front import Front, FrontEntry, read_front, read_left, read_winner, winner
 from search_spaces.errors import DamagedRunError, NasError, RunConflictError, UsageError
 
@@ -52,7 +59,8 @@ class RunState:
         running: whether another process works on it.
         front: the front, once there is one that can be read.
         picked: id of the network that the request chooses from it, if it can be chosen.
-        retrained: the results of networks trained from scratch, by id.
+        retrained: the results of networks trained from scratch, or fine-tuned where the run began
+            with a checkpoint, by id.
         problems: what is wrong with its files, one sentence each.
         failed: networks that could not be evaluated.
         workers: what each worker does now, where there are several.
@@ -60,6 +68,7 @@ class RunState:
         unpicked: why no network is picked though there is a front; empty otherwise.
         left: id of the candidate that successive halving left, which is trained whole also where
             another network wins; None without a halving, or before its end.
+        from_scratch: the results of networks that were trained from scratch for comparison.
     """
 
     stages: tuple[StageState, ...]
@@ -73,6 +82,7 @@ class RunState:
     duration: Duration | None = None
     unpicked: str = ""
     left: str | None = None
+    from_scratch: tuple[dict[str, Any], ...] = ()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -195,7 +205,8 @@ def stages_of(
     if unpicked and any(RETRAIN + one.id in ended for one in entries):
         chosen = []
     chosen += [RETRAIN + one.entry.id for one in baselines]
-    return [*wanted, *dict.fromkeys([*chosen, *folder.finished(f"{RETRAIN}*")]), REPORT.name]
+    chosen += [one for kind in (RETRAIN, SCRATCH) for one in folder.finished(f"{kind}*")]
+    return [*wanted, *dict.fromkeys(chosen), REPORT.name]
 
 
 def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
@@ -211,7 +222,9 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
     names = stages_of(folder, front, picked, unpicked=bool(unpicked))
     stages = tuple(_stage(folder, name, thorough) for name in names)
     problems += [stage.state for stage in stages if stage.state not in ("done", "to do")]
-    retrained = tuple(_retrained(folder, problems))
+    retrained, scratch = (
+        tuple(_retrained(folder, problems, which("*"))) for which in (result_file, scratch_file)
+    )
     duration = _duration(folder, problems)
     running = is_locked(folder.path)
     return RunState(
@@ -226,6 +239,7 @@ def read_state(folder: RunFolder, *, thorough: bool) -> RunState:
         duration,
         unpicked,
         None if front is None else read_left(folder),
+        scratch,
     )
 
 
@@ -299,8 +313,8 @@ def _picked(folder: RunFolder, front: Front, problems: list[str]) -> tuple[str |
         return None, f"{error}; nas retrain with another --pick trains another network"
 
 
-def _retrained(folder: RunFolder, problems: list[str]) -> Iterator[dict[str, Any]]:
-    for name in folder.found(result_file("*")):
+def _retrained(folder: RunFolder, problems: list[str], which: str) -> Iterator[dict[str, Any]]:
+    for name in folder.found(which):
         try:
             result = folder.read_json(name)
         except DamagedRunError as error:

@@ -159,6 +159,10 @@ def open_checkpoint(start: Start) -> Checkpoint:
     Raises:
         DataError: when it is gone, damaged, or another one.
     """
+    if not Path(start.folder).is_dir():
+        raise DataError(
+            f"the run began with the checkpoint in {start.folder}, which is gone: put it back there"
+        )
     checkpoint = read_checkpoint(start.folder)
     if checkpoint_digest(checkpoint) != start.digest:
         raise DataError(

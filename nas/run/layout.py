@@ -31,6 +31,7 @@ HOLDING_FILE = "holding.jsonl"
 BASELINES_FILE = "baselines.json"
 FRONT_FILE = "pareto.json"
 EXCHANGES_FILE = "exchanges.jsonl"
+CONTEXTS_FILE = "contexts.jsonl"
 HALVING_FILE = "halving.jsonl"
 WINNER_FILE = "winner.json"
 NOTHING = "nothing"  # in place of the kind of a layer whose attention adds nothing
@@ -98,6 +99,16 @@ def asked_file(network_id: str) -> str:
 def tuning_folder(network_id: str) -> str:
     """The settings that were tried, a folder each."""
     return f"retrained/{network_id}/tuning"
+
+
+def scratch_file(network_id: str) -> str:
+    """The scores of a network of a checkpoint's search when it is trained from scratch."""
+    return f"retrained/{network_id}/from_scratch.json"
+
+
+def scratch_checkpoints_folder(network_id: str) -> str:
+    """What such a training that has not ended goes on from."""
+    return f"retrained/{network_id}/from_scratch"
 
 
 def attention_file(network_id: str) -> str:

@@ -37,6 +37,7 @@ def trainer_of(
     checkpoints: CheckpointFolder | None = None,
     teacher: StandAlone | None = None,
     seed: int | None = None,
+    learnt: bool | None = None,
 ) -> Trainer:
     """What trains a network.
 
@@ -48,7 +49,10 @@ def trainer_of(
         checkpoints: where the training goes on from; nothing is kept without.
         teacher: a frozen network to learn from beside the labels.
         seed: of what `Trainer` draws; the run's own if not given.
+        learnt: whether the first weights are worth keeping; those of a checkpoint are, if not
+            given.
     """
+    quality = spec.kept_by
     return Trainer(
         network.network,
         SingleNetwork(network.architecture),
@@ -59,7 +63,8 @@ def trainer_of(
         device=spec.device,
         folder=checkpoints,
         teacher=teacher,
-        learnt=spec.start is not None,
+        learnt=spec.start is not None if learnt is None else learnt,
+        judge=None if quality.name == "loss" else lambda found: quality.of(found.scores),
         need=network_need(spec, network.architecture, settings, teacher),
     )
 

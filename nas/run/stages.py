@@ -16,6 +16,7 @@ from nas.request.spec import SearchSpec
 from nas.run.layout import (
     BASELINE_FILE,
     BASELINES_FILE,
+    CONTEXTS_FILE,
     DATA_FILE,
     DISTIL_CHECKPOINTS,
     DISTILLED_ERRORS_FILE,
@@ -44,15 +45,21 @@ from nas.run.layout import (
     profile_file,
 )
 from search_spaces.space import SearchSpace, Slot
+from search_spaces.tasks import TASKS
 
 BEST_SUPERNET_FILE = "supernet/best.pt"
 STUDY_FILE = "optuna.journal"
 
 # What stages of a single network are called, before its id → what is done to the network.
-RETRAIN, ATTENTION, EXPORT = "retrain-", "attention-", "export-"
+RETRAIN, SCRATCH, ATTENTION, EXPORT = "retrain-", "scratch-", "attention-", "export-"
 TRAINED = RETRAIN.rstrip("-")  # all networks that are trained at the end
 TRAINED_LABEL = "Train the winner"
-OF_NETWORKS: Mapping[str, str] = {RETRAIN: "Retrain", ATTENTION: "Look into", EXPORT: "Export"}
+OF_NETWORKS: Mapping[str, str] = {
+    RETRAIN: "Retrain",
+    SCRATCH: "Train from scratch",
+    ATTENTION: "Look into",
+    EXPORT: "Export",
+}
 
 
 def _always(_: SearchSpec) -> bool:
@@ -61,6 +68,12 @@ def _always(_: SearchSpec) -> bool:
 
 def _begins_with_checkpoint(spec: SearchSpec) -> bool:
     return spec.start is not None
+
+
+def _times_contexts(spec: SearchSpec) -> bool:
+    """Whether it asks for a time, here, of networks that go on with what a checkpoint's do."""
+    asks = _begins_with_checkpoint(spec) and bool(spec.timed) and spec.device_profile is None
+    return asks and TASKS[spec.space.task].continues
 
 
 def kinds_to_exchange(space: SearchSpace) -> tuple[Slot, ...]:
@@ -242,6 +255,13 @@ SEARCH_STAGES = (
         ("front", "verify", "observe", "supernet"),
         {EXCHANGES_FILE: "the picked network with one layer of another kind, layer by layer"},
         lambda spec: bool(kinds_to_exchange(spec.space)),
+    ),
+    Stage(
+        "contexts",
+        "Time the checkpoint and the picked network by length",
+        ("front",),
+        {CONTEXTS_FILE: "how long both take for prompts of several lengths, and a token behind"},
+        _times_contexts,
     ),
     Stage(
         "halve",

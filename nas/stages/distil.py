@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ from nas.run.events import Event, Note, Progress
 from nas.run.layer_distillation import taught
 from nas.run.layout import DISTIL_CHECKPOINTS, DISTILLED_ERRORS_FILE, DISTILLED_FILE
 from nas.stages.base import Run
+from search_spaces.wording import mark
 from supernet.inheritance.local import JUDGED_BATCHES
 from supernet.training.checkpoint import save
 
@@ -20,10 +22,20 @@ CHECKPOINT_SHARE = 0.56
 def work(run: Run) -> Iterator[Event]:
     """Distil all layers over the training split, each from its own output, wherever it is done."""
     if not run.folder.has(DISTILLED_ERRORS_FILE):  # else it was killed behind its last step
+        told = False
         for report in run.executor.distil(run):
             if isinstance(report, Note):
                 yield report
                 continue
+            if not (told or math.isfinite(report.error)):
+                told = True
+                yield Note(
+                    "distil",
+                    "the error of a kind of attention became no number, and that kind keeps what "
+                    "it began with in that layer: lower the learning rate "
+                    f"({mark('settings')} distil.learning_rate=N)",
+                    loud=True,
+                )
             message, values = f"error {report.error:.3f}", {"error": report.error}
             yield Progress("distil", report.update, report.updates, message, values)
         weights, errors = taught(run)

@@ -102,7 +102,8 @@ def settle(run: Run) -> Iterator[Event]:
 
     All that may win are trained whole by now, what halving left and plain networks, and what was
     ahead at half of a training may not be at its end. Noise is the error of the best one's
-    validation loss, or `NOISE` of it where that is more. A winner that halving has not left is
+    validation loss, or `NOISE` of it where that is more. Networks of a checkpoint are compared by
+    what the search looks for. A winner that halving has not left is
     told of once.
     """
     left = read_left(run.folder)
@@ -111,11 +112,13 @@ def settle(run: Run) -> Iterator[Event]:
         (run.folder.path / WINNER_FILE).unlink(missing_ok=True)
     elif read_winner(run.folder) != best:
         run.folder.write_json(WINNER_FILE, {"left": left, "winner": best})
-        mine, other = (run.folder.read_json(result_file(one))["valid_loss"] for one in (best, left))
+        quality = run.spec.kept_by
+        results = (run.folder.read_json(result_file(one)) for one in (best, left))
+        mine, other = map(quality.of_measured, results)
         yield Note(
             f"{RETRAIN}{best}",
-            f"the plain network {best} wins with a validation loss of {mine:.4g}: {left}, which "
-            f"the halving left, ended with {other:.4g}",
+            f"the plain network {best} wins with a {quality.objective.label} of {mine:.4g}: "
+            f"{left}, which the halving left, ended with {other:.4g}",
         )
 
 
@@ -124,18 +127,19 @@ def _cheapest_of_the_best(run: Run, left: str) -> str:
     front = read_front(run.folder)
     entries = {entry.id: entry for entry in front.networks}
     rivals = plain_rivals(front, run.spec)
-    losses, errors = {}, {}
+    losses, errors, quality = {}, {}, run.spec.kept_by
     for one in dict.fromkeys([left, *rivals]):
         if one in entries and run.folder.has(result_file(one)):
             result = run.folder.read_json(result_file(one))
             if "asked_epochs" in result:  # not trained as long as the others
                 continue
-            losses[one] = float(result["valid_loss"])
-            errors[one] = float(result.get("loss_error", 0.0))
+            losses[one] = quality.of_measured(result)
+            if quality.name == "loss":
+                errors[one] = float(result.get("loss_error", 0.0))
     if left not in losses:  # its training has diverged
         return left
     best = min(losses, key=losses.__getitem__)
-    noise = max(errors[best], NOISE * abs(losses[best]))
+    noise = max(errors.get(best, 0.0), NOISE * abs(losses[best]))
     good = [one for one, loss in losses.items() if loss <= losses[best] + noise]
     known = entries[left if left in good else best]
     costs = [objective.name for objective in front.objectives[1:]]

@@ -304,7 +304,7 @@ class Catalog:
         """
         from nas.run.checkpoint import starting_point  # brings along torch
 
-        folder = self._checkpoint(name)
+        folder = self.checkpoint_folder(name)
         try:
             begun = starting_point(folder)
         except NasError as error:
@@ -324,7 +324,7 @@ class Catalog:
         found = []
         for name in _names(self._checkpoints):
             try:
-                folder = self._checkpoint(name)
+                folder = self.checkpoint_folder(name)
                 one = read_checkpoint(folder)
             except NasError as error:
                 problem = self._problem(name, self._checkpoints / name, error)
@@ -333,7 +333,7 @@ class Catalog:
                 found.append(Checkpoint(name, one.family, one.task))
         return found
 
-    def _checkpoint(self, name: str) -> Path:
+    def checkpoint_folder(self, name: str) -> Path:
         """The folder of a checkpoint, all of whose files are among the server's checkpoints.
 
         Raises:

@@ -13,9 +13,9 @@ from nas.request.fields import first_problem
 from search_spaces.wording import mark
 from service.api.dependencies import AnyRole, InContext, Submitter
 from service.api.problems import ProblemError
-from service.api.routes.data import DataOptions, Task, delete_data, found_data
+from service.api.routes.data import DataOptions, Task, delete_data, found_data, order_of
 from service.dashboard.pages import Form, Page, page
-from service.dashboard.wording import COLUMNS, LABELS, no_space_for
+from service.dashboard.wording import COLUMNS, LABELS, OF_TASKS, no_space_for
 from service.data_uploads import ENDINGS
 from supernet.data.manifest_tables import (
     class_sheet,
@@ -50,6 +50,8 @@ def data(request: Request, token: Submitter, context: InContext) -> Response:
         most_bytes=context.settings.upload_data_bytes,
         DataOptions=DataOptions,
         all_tasks=get_args(Task),
+        of_tasks=OF_TASKS,
+        checkpoints=context.catalog.seen_by(token).checkpoint_names(),
     )
 
 
@@ -90,12 +92,12 @@ def delete(token: Submitter, context: InContext, form: Form) -> Response:
 @router.post("/finish")
 def finish(token: Submitter, context: InContext, form: Form) -> Response:
     """Have an upload checked again that could not be used, or whose check was broken off."""
-    options = _options(form) if "task" in form else None
-    context.data.start(token.name, form.get("upload", [""])[0], options)
+    order = order_of(_options(form), token, context) if "task" in form else None
+    context.data.start(token.name, form.get("upload", [""])[0], order)
     return RedirectResponse("/data", status_code=303)
 
 
-def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _options(form: Mapping[str, Sequence[str]]) -> DataOptions:
     """How a file is to be prepared; fields that are left empty are as usual.
 
     Raises:
@@ -109,10 +111,10 @@ def _options(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         if COLUMN + role in given and task in tasks.split()
     }
     asked: dict[str, Any] = {"columns": columns, "skip_bad": "skip_bad" in given}
-    others = ["task", "group_by", *(["image_size"] if task == "classification" else [])]
+    others = ["task", "group_by"]
+    others += [name for name, tasks in OF_TASKS.items() if task in tasks.split()]
     asked |= {name: given[name] for name in others if name in given}
     try:
-        made = DataOptions(**asked)
+        return DataOptions(**asked)
     except ValidationError as error:
         raise ProblemError(422, first_problem(error, DataOptions, mark)) from error
-    return made.model_dump()

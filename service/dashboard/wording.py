@@ -12,12 +12,16 @@ from service.wording import of_field
 
 # Of a table → what it is called, and the tasks whose examples have it.
 COLUMNS = {
-    "text": ("texts", "classification language_modelling"),
+    "text": ("texts", "classification language_modelling embedding"),
     "image": ("pictures", "classification"),
     "label": ("labels", "classification"),
     "source": ("sources", "translation"),
     "target": ("translations", "translation"),
+    "query": ("queries", "embedding"),
+    "passage": ("passages", "embedding"),
 }
+# Field of a preparation that some tasks have alone → these.
+OF_TASKS = {"image_size": "classification", "tokenizer": "language_modelling embedding"}
 # Field of a preparation → its label in the form.
 LABELS = {
     "source": "File",
@@ -25,6 +29,7 @@ LABELS = {
     "columns": "Column of …",
     "group_by": "Column of groups",
     "image_size": "Side of pictures, pixels",
+    "tokenizer": "Checkpoint",
     "skip_bad": "leave out examples that cannot be used",
 }
 # What else the pages have a control for → its label.

@@ -44,10 +44,9 @@ from supernet.export.usage import answer_lines
 from supernet.export.weights import plain_weights, read_tensors, write_tensors
 from supernet.pretrained.checkpoint import Checkpoint
 from supernet.pretrained.families.own import OWN_MODEL_TYPE, PREFIX
-from supernet.pretrained.folder_files import says_how_to_write
+from supernet.pretrained.folder_files import WEIGHTS_FILE, says_how_to_write
 from supernet.pretrained.json_files import read_object
 from supernet.pretrained.sentences import TOKENIZER_SETTINGS
-from supernet.pretrained.tensors import WEIGHTS_FILE
 from supernet.pretrained.writing import copy_files, copy_pooling, shorten
 
 NETWORK_FILE = "network.py"
@@ -59,6 +58,8 @@ MODEL_PARTS = {
     "AutoModelForCausalLM": "hf_language_model",
     "AutoModel": "hf_embedder",
 }
+BARE, BARE_TASKS = "NasModel", ("classification", "language_modelling")
+"""What ``AutoModel`` loads, and the tasks of networks that have more than that."""
 VOCABULARY_PARTS = {
     "sentencepiece": "hf_pieces",
     "words": "hf_words",
@@ -231,7 +232,7 @@ def config(blueprint: Blueprint, preprocessing: Preprocessing) -> dict[str, Any]
         "architectures": [blueprint.form.model_class],
         "auto_map": {
             "AutoConfig": "configuration_nas.NasConfig",
-            "AutoModel": model,
+            "AutoModel": f"modeling_nas.{BARE}" if blueprint.task in BARE_TASKS else model,
             auto: model,
         },
         "network": blueprint.architecture.id,

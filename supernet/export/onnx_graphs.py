@@ -33,10 +33,15 @@ from supernet.attention.linear import (
 from supernet.blocks import ElasticAttention
 from supernet.decoder import ElasticDecoderBlock
 from supernet.decoding_state import DecodingState
+from supernet.encoder_models import (
+    EncoderClassifier,
+    EncoderEmbedder,
+    InputEmbedding,
+    PooledEncoder,
+)
 from supernet.export.onnx_kernels import traceable
 from supernet.extraction import StandAlone
 from supernet.layers import sinusoids
-from supernet.models import EncoderClassifier, EncoderEmbedder, InputEmbedding, PooledEncoder
 from supernet.plan import decoder_of, decoder_spans
 from supernet.sequence_models import Positions, SequenceModel, TranslationModel
 

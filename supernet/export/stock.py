@@ -20,7 +20,7 @@ from supernet.export.usage import CODE, answer_lines
 from supernet.pretrained.checkpoint import CONFIG_FILE, Checkpoint, read_checkpoint
 from supernet.pretrained.families import FAMILIES
 from supernet.pretrained.json_files import read_object
-from supernet.pretrained.writing import stock_problem, write_checkpoint
+from supernet.pretrained.writing import shorten, stock_problem, write_checkpoint
 
 
 def missing_in_family(origin: Checkpoint, blueprint: Blueprint) -> str | None:
@@ -47,6 +47,8 @@ def write_stock(source: ExportSource, folder: Path) -> list[str]:
     assert origin is not None
     labels = source.preprocessing.labels
     write_checkpoint(place, source.network, origin.family, origin, labels)
+    if origin.sentence is not None:  # which says where texts are cut
+        shorten(place, source.preprocessing.most_tokens(source.blueprint))
     files = sorted(file.relative_to(place) for file in place.rglob("*") if file.is_file())
     for file in files:
         (folder / file).parent.mkdir(exist_ok=True)

@@ -136,7 +136,9 @@ class LocalDistillation:
         Raises:
             DamagedRunError: when the last checkpoint cannot be read.
         """
-        if self._optimizer is None:
+        if self._optimizer is None:  # there is nothing to learn, but how near the kinds are
+            found = self._judged() if self._learners else {}
+            self._errors = {f"{number}.{kind}": error for (number, kind), error in found.items()}
             return
         self._resume(self._optimizer)
         while self._done < self._updates:
@@ -222,6 +224,7 @@ class LocalDistillation:
         for parameter, value in zip(parameters, values, strict=True):
             parameter.copy_(value)
 
+    @torch.no_grad()
     def _judged(self) -> dict[tuple[int, AttentionKind], float]:
         """The mean error of each kind in each layer over the first batches."""
         sums = dict.fromkeys(self._learners, 0.0)

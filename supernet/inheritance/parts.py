@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from search_spaces.architecture import Architecture, DecoderLayer, EncoderLayer, self_attention
 from supernet.blocks import ElasticAttention, Projections
 from supernet.depth import Stack
+from supernet.encoder_models import EncoderEmbedder, PooledEncoder
 from supernet.extraction import StandAlone
 from supernet.layers import ElasticFeedForward
-from supernet.models import EncoderEmbedder, PooledEncoder
 from supernet.sequence_models import LanguageModel
 
 Weights = dict[str, Tensor]

@@ -8,6 +8,7 @@ is written, and nothing in a folder is run.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from search_spaces.errors import ArchitectureError, DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
 from search_spaces.toml.source import shown
+from supernet.blueprint import ARCHITECTURE_FILE
 from supernet.extraction import StandAlone
 from supernet.pretrained.config import Config
 from supernet.pretrained.families import FAMILIES, KNOWN
@@ -119,7 +121,17 @@ class Checkpoint:
         """
         pairs = KNOWN[self.family].pairs(self.settings, self.architecture)
         check_numbers(self._read({pair.theirs for pair in pairs}))
+        check_numbers(self.carried())
         self.check_output()
+
+    def carried(self) -> dict[str, StoredTensor]:
+        """Tensors that change no output, but that the family's library looks for."""
+        family = KNOWN[self.family]
+        named = {
+            name.removeprefix(family.base): tensor
+            for name, tensor in named_tensors(family, self.tensors).items()
+        }
+        return {n: t for n, t in named.items() if any(re.fullmatch(p, n) for p in family.carried)}
 
     def check_output(self) -> None:
         """See that an output layer which is tied to the embeddings, if stored as well, is they.
@@ -161,6 +173,11 @@ def read_checkpoint(folder: str | Path) -> Checkpoint:
     if not folder.is_dir():
         raise DataError(f"{folder} is no folder: give the folder that holds {CONFIG_FILE}")
     file = folder / CONFIG_FILE
+    if not file.is_file() and (folder / ARCHITECTURE_FILE).is_file():
+        raise DataError(
+            f"{folder} is an export of another form: export the network again with --format "
+            "huggingface, which a search begins with"
+        )
     values = read_object(file)
     own = values.get("model_type") == OWN_MODEL_TYPE
     if not own:  # of which nothing is run, either
@@ -272,7 +289,10 @@ def _check_tensors(
     if depth > len(tensors):  # before anything is built: a layer has several
         raise DataError(f"{folder} has {len(tensors)} tensors, too few for {depth} layers")
     pairs: list[NamePair] = list(family.pairs(settings, architecture))
-    shapes = parameter_shapes(task, settings, architecture)
+    try:
+        shapes = parameter_shapes(task, settings, architecture)
+    except DataError as error:
+        raise DataError(f"{folder / CONFIG_FILE} describes no network: {error}") from error
     assert sorted(shapes) == sorted(name for pair in pairs for name in pair.ours)
     named = named_tensors(family, tensors)
     for pair in pairs:

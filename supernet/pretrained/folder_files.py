@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,7 @@ def _pieces(file: Path) -> int:
     return int(pieces.get_piece_size())
 
 
+WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 PLAIN_FILES = (
     "config.json",
@@ -151,6 +152,15 @@ def is_checkpoint_file(name: str) -> bool:
 def says_how_to_write(name: str) -> bool:
     """Whether a file says how a language model writes, and nothing of its outputs."""
     return name in WRITING_FILES or _TEMPLATE.fullmatch(name) is not None
+
+
+def unread_weights(names: Collection[str]) -> list[str]:
+    """Weights of a folder that are beside the whole network in one file, and are not read."""
+    return [
+        name
+        for name in names
+        if WEIGHTS_FILE in names and is_weights_file(name) and name != WEIGHTS_FILE
+    ]
 
 
 def is_weights_file(name: str) -> bool:

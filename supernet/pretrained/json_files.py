@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from search_spaces.errors import DataError
+from search_spaces.json_text import parse_json
 
 LARGEST_BYTES = 200_000_000  # a tokenizer's vocabulary; settings are some thousand
 
@@ -20,12 +20,12 @@ def read_json(file: Path) -> Any:
     try:
         if file.stat().st_size > LARGEST_BYTES:
             raise DataError(f"{file} is larger than {LARGEST_BYTES:,} bytes: it is no such file")
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError(f"{file} is missing: give a whole folder of a checkpoint") from None
     except OSError as error:
         raise DataError(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{file} is no JSON ({error}): fetch the checkpoint anew") from error
 
 

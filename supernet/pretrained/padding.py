@@ -135,17 +135,19 @@ def _numbers(vocabulary: Any) -> dict[Any, Any]:
     """Token → number; of unigrams pieces and scores stand in the order of their numbers."""
     if isinstance(vocabulary, dict):
         return vocabulary
-    pieces = (one[0] for one in vocabulary if isinstance(one, list) and one)
-    return {piece: number for number, piece in enumerate(pieces)}
+    pieces = (one[0] if isinstance(one, list) and one else None for one in vocabulary)
+    return {piece: number for number, piece in enumerate(pieces) if isinstance(piece, str)}
 
 
 def _added(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Of the list of added tokens those that have a text and a number."""
     found = values.get("added_tokens")
-    return (
-        [one for one in found if isinstance(one, dict) and "id" in one]
-        if isinstance(found, list)
-        else []
-    )
+    kept = []
+    for one in found if isinstance(found, list) else ():
+        named = isinstance(one, dict) and isinstance(one.get("content"), str)
+        if named and isinstance(one.get("id"), int):
+            kept.append(one)
+    return kept
 
 
 def _post_processor(rules: Any, places: Mapping[int, int]) -> Any:

@@ -9,6 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from search_spaces.architecture import Architecture
+from search_spaces.errors import DataError
 from search_spaces.settings import ModelSettings
 from search_spaces.tasks import TaskName
 from supernet.building import build_network
@@ -44,6 +45,14 @@ def bare_network(task: TaskName, settings: ModelSettings, architecture: Architec
 def parameter_shapes(
     task: TaskName, settings: ModelSettings, architecture: Architecture
 ) -> dict[str, tuple[int, ...]]:
-    """The shape of each parameter of a network, by its name in ``network.network``."""
-    state = bare_network(task, settings, architecture).network.state_dict()
+    """The shape of each parameter of a network, by its name in ``network.network``.
+
+    Raises:
+        DataError: for sizes that are too large together.
+    """
+    try:
+        state = bare_network(task, settings, architecture).network.state_dict()
+    except (RuntimeError, OverflowError) as error:
+        told = str(error).partition("\n")[0]
+        raise DataError(f"a network of these sizes would be too large: {told}") from error
     return {name: tuple(tensor.shape) for name, tensor in state.items()}

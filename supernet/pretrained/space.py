@@ -185,7 +185,13 @@ def _data(checkpoint: Checkpoint) -> dict[str, Any]:
         mean = _of_channels(file, values, "image_mean", shape.channels)
         std = _of_channels(file, values, "image_std", shape.channels)
     brightest = _brightest(file, values)
-    return {"mean": [one / brightest for one in mean], "std": [one / brightest for one in std]}
+    scale = {"mean": [one / brightest for one in mean], "std": [one / brightest for one in std]}
+    if not all(map(math.isfinite, (*scale["mean"], *scale["std"]))) or min(scale["std"]) <= 0:
+        raise DataError(
+            f"{file}: pictures cannot be normalised with a rescale_factor of "
+            f"{shown(values.get('rescale_factor'))} beside its image_mean and image_std"
+        )
+    return scale
 
 
 def _brightest(file: Path, values: Mapping[str, Any]) -> float:
@@ -195,7 +201,7 @@ def _brightest(file: Path, values: Mapping[str, Any]) -> float:
     factor = values.get("rescale_factor")
     if factor is None:
         return 1.0
-    if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
+    if not _is_finite(factor) or not factor > 0:
         raise DataError(
             f"{file}: rescale_factor is {shown(factor)}; right is a number above 0, usually 1/255"
         )
@@ -246,6 +252,9 @@ def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
     larger = [s for s in sizes if max(s.choices) != s.choices[row[space.slot_index[s.name]]]]
     if larger:
         return f"the space has more of {larger[0].name} than the checkpoint"
+    widths = [slot.name for slot in sizes if slot.gene == "embed_dim" and len(slot.choices) > 1]
+    if widths:
+        return f"{widths[0]} has smaller choices; the checkpoint's dimensions stay together"
     return None
 
 

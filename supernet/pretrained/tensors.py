@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from search_spaces.errors import DataError
-from supernet.pretrained.folder_files import INDEX_FILE
+from supernet.pretrained.folder_files import INDEX_FILE, WEIGHTS_FILE
 from supernet.pretrained.json_files import read_object
 
-WEIGHTS_FILE = "model.safetensors"
 PICKLES = ("pytorch_model*.bin", "*.bin", "*.pt", "*.pth", "*.pkl", "*.ckpt", "*.h5", "*.msgpack")
 PICKLE_PROTOCOLS = (b"\x02", b"\x03", b"\x04", b"\x05")
 PART = 2**20  # numbers that are looked at at once
@@ -103,13 +102,15 @@ def opened(file: Path) -> Any:
     """
     from safetensors import SafetensorError, safe_open
 
-    if (kind := foreign_kind(file)) is not None:
-        raise DataError(
-            f"{file} is {kind}, not a safetensors file; it was not opened, for a pickle can run "
-            "code"
-        )
     try:
+        if (kind := foreign_kind(file)) is not None:
+            raise DataError(
+                f"{file} is {kind}, not a safetensors file; it was not opened, for a pickle can "
+                "run code"
+            )
         return safe_open(file, framework="pt")
+    except PermissionError as error:
+        raise DataError(f"{file} may not be read: {error.strerror}") from error
     except (SafetensorError, OSError, ValueError) as error:
         raise DataError(
             f"{file} is no whole safetensors file ({first_line(error)}): fetch it anew"

@@ -25,7 +25,6 @@ from supernet.extraction import StandAlone
 from supernet.pretrained.checkpoint import (
     CONFIG_FILE,
     Checkpoint,
-    named_tensors,
     pooled_settings,
     read_checkpoint,
 )
@@ -38,10 +37,11 @@ from supernet.pretrained.families.base import (
     network_task,
     sizes_of,
 )
+from supernet.pretrained.folder_files import WEIGHTS_FILE
 from supernet.pretrained.json_files import read_object
 from supernet.pretrained.padding import exchanged
 from supernet.pretrained.sentences import LENGTH_FILE, TOKENIZER_SETTINGS
-from supernet.pretrained.tensors import WEIGHTS_FILE, read_tensors
+from supernet.pretrained.tensors import read_tensors
 
 OWN = re.compile(r"projections\.[^.]+")
 # Of older writers, whose facts stand in other keys now; and a list of the origin's layers, which a
@@ -137,7 +137,7 @@ def write_checkpoint(
         write_json(place / CONFIG_FILE, _config(found, settings, sizes, origin, labels))
         tensors = their_tensors(found, network, 0 if origin is None else origin.padding)
         if origin is not None:
-            tensors |= _carried(found, origin, sizes)
+            tensors |= _carried(origin, sizes)
             copy_files(origin, origin.tokenizer_files, place)
             copy_pooling(origin, sizes.embed_dim, place)
             if settings.max_length < origin.settings.max_length:
@@ -203,16 +203,10 @@ def _config(
     return values
 
 
-def _carried(family: StockFamily, origin: Checkpoint, sizes: Sizes) -> dict[str, Tensor]:
-    """Tensors of the origin that change no output, but that the library looks for."""
-    named = named_tensors(family, origin.tensors)
-    kept = {
-        name.removeprefix(family.base): tensor
-        for name, tensor in named.items()
-        if any(re.fullmatch(one, name.removeprefix(family.base)) for one in family.carried)
-        and set(tensor.shape) == {sizes.embed_dim}
-    }
-    return dict(read_tensors(kept))
+def _carried(origin: Checkpoint, sizes: Sizes) -> dict[str, Tensor]:
+    """Tensors of the origin that change no output, where the network is as wide."""
+    found = origin.carried().items()
+    return dict(read_tensors({n: t for n, t in found if set(t.shape) == {sizes.embed_dim}}))
 
 
 def copy_pooling(origin: Checkpoint, width: int, place: Path) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DataError
 from search_spaces.space import SearchSpace
+from search_spaces.wording import mark
 from supernet.beam_search import BeamSettings
 from supernet.data.embedding_batches import EmbeddingBatch, embedding_batches, evaluation_order
 from supernet.data.manifest import read_manifest
@@ -45,6 +46,10 @@ MOST_QUERIES = 2_000
 NEIGHBOURS = 10
 DRAW_SEED = 10  # of pairs and queries: another one gives other scores
 CHUNK = 256  # queries at a time
+MADE_BY = (
+    "--data TEXTS, or with the folder that nas data prepare --task embedding --tokenizer MODEL "
+    "--source TEXTS --out DIR makes"
+)
 
 
 class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
@@ -83,9 +88,8 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
         if path is None:
             raise DataError(
                 f"networks of the space {space.name} learn the embeddings that a checkpoint gives "
-                f"to texts, and the data {dataset} have none: name a folder of texts, "
-                "nas search --from MODEL --data TEXTS, or what nas data prepare --task embedding "
-                "--tokenizer MODEL --source TEXTS --out DIR makes of one"
+                f"to texts, and the data {dataset} have none: name your own texts with "
+                f"{mark('data', MADE_BY)}"
             )
         folder = Path(path).expanduser()
         data = EMBEDDINGS.open(folder)

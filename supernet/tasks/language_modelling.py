@@ -253,7 +253,8 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         parts = stream_batches(split, most, length, shuffle=False, device=device)
         if self._teacher is None:
             return (self.predict(model, batch, architecture) for batch in parts)
-        taught = self._teacher.beside(split, parts, self._said, len(split), device)
+        again = split is self.valid
+        taught = self._teacher.beside(split, parts, self._said, len(split), device, again)
         return (
             self.predict(model, batch, architecture)._replace(teacher=logits_PC)
             for batch, logits_PC in taught

@@ -55,6 +55,7 @@ class Teacher:
         says: Callable[[Any, BatchT, Architecture], Tensor],
         tokens: int,
         device: str,
+        again: bool,
     ) -> Iterator[tuple[BatchT, Tensor]]:
         """Each batch of a split with what the network says of it.
 
@@ -64,13 +65,14 @@ class Teacher:
             says: model, batch and network → logits ``(P, C)``.
             tokens: of the split, about.
             device: where to compute.
+            again: whether the split will be asked for again, so that its logits are worth keeping.
 
         Yields:
             Batches and logits ``(P, C)``; those that were kept are on the CPU.
         """
         kept = next((logits for known, logits in self._kept if known is split), None)
         if kept is None:
-            yield from self._first_time(split, batches, says, tokens, device)
+            yield from self._first_time(split, batches, says, tokens if again else None, device)
             return
         position = 0
         for batch in batches:
@@ -84,7 +86,7 @@ class Teacher:
         split: Any,
         batches: Iterator[BatchT],
         says: Callable[[Any, BatchT, Architecture], Tensor],
-        tokens: int,
+        tokens: int | None,
         device: str,
     ) -> Iterator[tuple[BatchT, Tensor]]:
         if self._loaded is None:
@@ -100,7 +102,11 @@ class Teacher:
                 if count == 0 and self._is_kept(tokens, logits_PC, parameters):
                     file = opened.enter_context(tempfile.TemporaryFile(dir=self._scratch))
                 if file is not None:
-                    logits_PC.detach().float().cpu().numpy().tofile(file)
+                    try:
+                        logits_PC.detach().float().cpu().numpy().tofile(file)
+                    except OSError:  # others have filled the disk: they are worked out each time
+                        file.close()
+                        file = None
                 count, width = count + len(logits_PC), logits_PC.shape[1]
                 yield batch, logits_PC
             if file is not None:  # it has no name, and is gone with the mapping
@@ -109,8 +115,8 @@ class Teacher:
                 mapped = np.memmap(file, np.float32, mode="c", shape=(count, width))
                 self._kept.append((split, mapped))
 
-    def _is_kept(self, tokens: int, logits_PC: Tensor, parameters: int) -> bool:
-        if self._scratch is None:
+    def _is_kept(self, tokens: int | None, logits_PC: Tensor, parameters: int) -> bool:
+        if self._scratch is None or tokens is None:
             return False
         self._scratch.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self._scratch).free

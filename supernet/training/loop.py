@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from supernet.extraction import StandAlone, Supernet
 from supernet.precision import repeatable, tf32
 from supernet.seeds import mixed_seed
 from supernet.slices import Slices
-from supernet.tasks.base import Task
+from supernet.tasks.base import Evaluation, Task
 from supernet.tasks.evaluation import evaluate
 from supernet.threads import cpu_threads
 from supernet.training.averaging import WeightAverages
@@ -95,10 +95,12 @@ class Trainer:
         learnt: whether the first weights are worth keeping: they are checked before the first
             update, and are the best as long as nothing is better.
         need: of memory, which is told where a training does not fit.
+        judge: what the best weights have least of; the loss if not given.
 
     Attributes:
         history: one line per epoch: epoch, train_loss, probe_loss (mean validation loss of the
-            probes, None between checks) and tau (None where there is none).
+            probes, None between checks), tau (None where there is none) and, where it is not by
+            the loss that weights are judged, judged (likewise, of what they are judged by).
     """
 
     def __init__(
@@ -116,11 +118,13 @@ class Trainer:
         teacher: StandAlone | None = None,
         learnt: bool = False,
         need: Need | None = None,
+        judge: Callable[[Evaluation], float] | None = None,
     ) -> None:
         taught = teacher is not None and settings.distillation > 0.0
         self._teacher = teacher.to(device) if teacher is not None and taught else None
         self._learnt = learnt
         self._need = need
+        self._judge = judge
         self._raw = model.to(device)
         self._weights = list(model.parameters())
         for part in model.modules():
@@ -159,7 +163,7 @@ class Trainer:
         self._stable = 0
         self._reached = False  # whether the last epoch's loss was below `stop_loss`
         self._losses: tuple[float, ...] = ()
-        self._best = math.inf
+        self._value = self._best = math.nan  # of the last check, and of the best
         self.history: list[dict[str, float | int | None]] = []
 
     @property
@@ -168,8 +172,8 @@ class Trainer:
         return self._averages.model
 
     @property
-    def best_loss(self) -> float:
-        """The lowest mean validation loss of the probes so far."""
+    def best(self) -> float:
+        """The least so far of what weights are judged by, in the mean of the probes."""
         return self._best
 
     def run(self) -> Iterator[EpochReport]:
@@ -196,15 +200,15 @@ class Trainer:
                 yield EpochReport(self._epoch, self._epochs(), train_loss, parts=parts)
                 continue
             tau = self._check()
-            self._remember(train_loss, float(np.mean(self._losses)), tau)
+            self._remember(train_loss, float(np.mean(self._losses)), tau, self._value)
             stopped = self._stable >= STABLE_CHECKS
             self._save()
             yield EpochReport(
                 self._epoch, self._epochs(), train_loss, self._losses, tau, stopped, parts
             )
 
-    def loss_at(self, share: float) -> float | None:
-        """The probes' mean validation loss at the first check from a share of the training on.
+    def value_at(self, share: float) -> float | None:
+        """What weights are judged by, at the first check from a share of the training on.
 
         Of a training that was begun earlier as of one that is going on. One that ended before that
         share of what was planned is judged by its last check.
@@ -223,9 +227,9 @@ class Trainer:
         if self._ended():  # which may have been before its time
             least = min(share * self._planned(), self._epoch)
         for line in self.history:
-            loss, epoch = line["probe_loss"], line["epoch"]
-            if loss is not None and epoch is not None and epoch >= least:
-                return float(loss)
+            value, epoch = line.get("judged", line["probe_loss"]), line["epoch"]
+            if value is not None and epoch is not None and epoch >= least:
+                return float(value)
         return None
 
     def final_weights(self) -> dict[str, Tensor]:
@@ -255,13 +259,16 @@ class Trainer:
         done = self._updates - self._within
         return min(self._settings.epochs, math.ceil(self._total * self._epoch / done))
 
-    def _remember(self, train_loss: float, probe_loss: float | None, tau: float) -> None:
+    def _remember(
+        self, train_loss: float, probe_loss: float | None, tau: float, value: float | None = None
+    ) -> None:
         self.history.append(
             {
                 "epoch": self._epoch,
                 "train_loss": train_loss,
                 "probe_loss": probe_loss,
                 "tau": None if math.isnan(tau) else tau,
+                **({} if self._judge is None else {"judged": value}),
             }
         )
 
@@ -384,7 +391,7 @@ class Trainer:
     def _check(self) -> float:
         before = self._losses
         model = self.model
-        self._losses = self._probe_losses()
+        self._losses, self._value = self._probed()
         what = f"the validation loss became {{}} after epoch {self._epoch}"
         self._check_finite(self._losses, self._probes, what)
         tau = math.nan
@@ -393,11 +400,10 @@ class Trainer:
 
             tau = float(kendalltau(before, self._losses).statistic)
         self._stable = self._stable + 1 if tau >= self._settings.stop_tau else 0
-        mean = float(np.mean(self._losses))
-        if mean < self._best:
-            self._best = mean
+        if math.isnan(self._best) or self._value < self._best:
+            self._best = self._value
             if self._folder is not None and self._group.rank == 0:
-                self._folder.save_best({"model": model.state_dict(), "loss": mean})
+                self._folder.save_best({"model": model.state_dict(), "loss": self._value})
         return tau
 
     def _check_finite(
@@ -419,14 +425,20 @@ class Trainer:
         clips = self._settings.clip_norm > 0.0
         return f"lower the learning rate{'' if clips else ' or switch gradient clipping on'}"
 
-    def _probe_losses(self) -> tuple[float, ...]:
-        """Each probe is evaluated by one rank, so that the losses do not depend on the group."""
-        losses = [0.0] * len(self._probes)
-        for number in range(self._group.rank, len(losses), self._group.size):
+    def _probed(self) -> tuple[tuple[float, ...], float]:
+        """The probes' losses, and the mean of what weights are judged by.
+
+        Each probe is evaluated by one rank, so that nothing depends on the group.
+        """
+        count = len(self._probes)
+        found = torch.zeros(2 * count, dtype=torch.float64)
+        for number in range(self._group.rank, count, self._group.size):
             probe = self._probes[number]
-            found = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
-            losses[number] = found.loss
-        return tuple(self._group.sum(torch.tensor(losses, dtype=torch.float64)))
+            one = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
+            found[number] = one.loss
+            found[count + number] = one.loss if self._judge is None else self._judge(one)
+        values = tuple(self._group.sum(found))
+        return values[:count], float(np.mean(values[count:]))
 
     def _save(self) -> None:
         if self._folder is None or self._group.rank != 0:

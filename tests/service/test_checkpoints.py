@@ -21,10 +21,11 @@ from service import client as client_module
 from service.checkpoint_commands import app as commands
 from service.checkpoint_commands import checkpoint_files
 from service.client import AwayError, Client
+from tests.service.test_data_uploads import ended, put
 from tests.service.test_processes import Service
 from tests.support.dashboard_cases import browser, said
 from tests.support.export_cases import hub_without_net
-from tests.support.pretrained_cases import change_config
+from tests.support.pretrained_cases import change_config, sentence_encoder
 from tests.support.service_cases import Server, problem
 from tests.support.start_cases import NUMBERS, write_llama
 from tests.support.tokenizer_cases import byte_level, prepared_stream
@@ -48,6 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     hub, home = next(found), tmp_path_factory.mktemp("home")
     place = home / "checkpoints"
     write_llama(hub, place / "llama")
+    sentence_encoder(hub, place / "encoder")
     for name in ("damaged", "code", "linked"):
         shutil.copytree(place / "llama", place / name)
     weights = place / "damaged" / "model.safetensors"
@@ -85,7 +87,7 @@ def alice(server: Server) -> httpx.Client:
 
 def test_checkpoints_are_listed_with_what_is_wrong(alice: httpx.Client, home: Path) -> None:
     found = {one["name"]: one for one in alice.get("/checkpoints").json()}
-    assert found.keys() == {"llama", "damaged", "code", "linked"}
+    assert found.keys() == {"llama", "encoder", "damaged", "code", "linked"}
     assert found["llama"] == {
         "name": "llama",
         "family": "llama",
@@ -132,8 +134,56 @@ def test_data_of_another_tokenizer_are_refused(alice: httpx.Client, home: Path, 
     told = problem(alice.post("/jobs", json={**ASKED, "data": name}), 422, "/data")
     assert told == (
         f"{name} was prepared with another tokenizer than that of the checkpoint llama: prepare it "
-        "anew with nas data prepare --tokenizer and your own folder of that checkpoint"
+        "anew with tokenizer naming that checkpoint"
     )
+
+
+TEXTS = b"".join(b"the cat sat on mat %d and dogs run\n" % number for number in range(300))
+
+
+@pytest.mark.parametrize(
+    ("start", "task", "content"),
+    [("llama", "language_modelling", "stream"), ("encoder", "embedding", "embeddings")],
+)
+def test_texts_are_uploaded_for_one(
+    server: Server, alice: httpx.Client, home: Path, start: str, task: str, content: str
+) -> None:
+    how = {"task": task, "tokenizer": start}
+    announced = {"name": f"for-{start}", "file": "texts.txt", "bytes": len(TEXTS)}
+    made = alice.post("/data", json={**announced, **how})
+    assert made.status_code == 201, made.text
+    place = f"/data/{made.json()['id']}"
+    put(alice, place, TEXTS)
+    assert alice.post(f"{place}/finish").status_code == 202
+    assert ended(alice, place) is None
+    (found,) = (one for one in alice.get("/data").json()["data"] if one["name"] == f"for-{start}")
+    assert (found["task"], found["content"]) == (task, content)
+    asked = {**ASKED, "start": start, "dataset": f"for-{start}", "settings": {}}
+    asked |= {"data": None, "objectives": ["quality", "params"]}
+    job = alice.post("/jobs", json=asked)
+    assert job.status_code == 201, job.text
+    alice.post(f"/jobs/{job.json()['id']}/cancel")
+
+
+def test_of_texts_without_their_checkpoint_one_sentence_is_told(
+    server: Server, alice: httpx.Client, home: Path
+) -> None:
+    announced = {"name": "for-none", "file": "texts.txt", "bytes": len(TEXTS), "task": "embedding"}
+    lost = problem(alice.post("/data", json={**announced, "tokenizer": "lama"}), 422, "/tokenizer")
+    assert "there is no checkpoint named 'lama'" in lost
+    for more, words in (
+        ({}, "tokenizer"),
+        ({"tokenizer": "llama"}, "checkpoint"),
+        ({"tokenizer": "damaged"}, "the checkpoint damaged"),
+    ):
+        place = f"/data/{alice.post('/data', json=announced | more).json()['id']}"
+        put(alice, place, TEXTS)
+        alice.post(f"{place}/finish")
+        told = ended(alice, place)
+        assert told is not None and told["state"] == "failed"
+        assert words in told["note"] and str(home) not in told["note"], told["note"]
+        assert "nas search" not in told["note"] and "\n" not in told["note"]
+        assert alice.delete(place).status_code == 204
 
 
 def test_a_space_that_does_not_fit_is_refused(alice: httpx.Client, home: Path) -> None:

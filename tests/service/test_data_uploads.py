@@ -318,7 +318,8 @@ def test_a_process_that_takes_too_much_is_lost_and_told_of(
         ({"file": "漢" * 90 + ".csv"}, 422),  # 274 bytes
         ({"name": "a/b"}, 422),
         ({"name": "digits"}, 409),
-        ({"task": "embedding"}, 422),
+        ({"task": "embeddings"}, 422),
+        ({"task": "embedding", "tokenizer": "../x"}, 422),
         ({"bytes": 0}, 422),
         ({"bytes": 3 * 2**30}, 413),
         ({"image_size": 5000}, 422),

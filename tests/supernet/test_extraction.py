@@ -15,8 +15,8 @@ from search_spaces.costs import params
 from search_spaces.settings import ModelSettings
 from search_spaces.variation import largest, smallest
 from supernet.building import build_supernet
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone, extract, without_attention
-from supernet.models import EncoderClassifier
 from tests.support.supernet_cases import (
     IMAGES,
     SETTINGS,

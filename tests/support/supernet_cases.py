@@ -14,7 +14,7 @@ from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.space import SearchSpace, Slot
 from search_spaces.variation import sample_distinct
 from supernet.building import build_supernet
-from supernet.models import EncoderClassifier
+from supernet.encoder_models import EncoderClassifier
 
 KINDS: tuple[AttentionKind, ...] = ("softmax", "linear", "omni")
 OFFERED: tuple[AttentionKind, ...] = (*KINDS, "skip")

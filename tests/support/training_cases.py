@@ -11,7 +11,7 @@ import torch
 
 from supernet.building import build_supernet
 from supernet.data.examples import SearchData, Split
-from supernet.models import EncoderClassifier
+from supernet.encoder_models import EncoderClassifier
 from supernet.tasks.classification import ClassificationTask
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import build_sampler

@@ -66,6 +66,8 @@ def show_results(folder: RunFolder, state: RunState | None = None) -> None:
                 state.front,
             )
         )
+    if state.from_scratch:
+        console.print(retrained_table(state.from_scratch, front=state.front))
 
 
 def _roles(state: RunState, folder: RunFolder) -> dict[str, str]:
@@ -107,6 +109,11 @@ def final_lines(folder: RunFolder, chosen: Sequence[str] = ()) -> list[str]:
     lines = [
         f"{word:<7} {result['id']}, test {test_score(result)}"
         for result in state.retrained
+        if result.get("id") in wanted
+    ]
+    lines += [
+        f"Scratch {result['id']}, test {test_score(result)}"
+        for result in state.from_scratch
         if result.get("id") in wanted
     ]
     lines += compared_lines(state, folder)
@@ -160,6 +167,7 @@ def result_json(folder: RunFolder) -> dict[str, Any]:
         "run": str(folder.path),
         **{name: str(path) if path.exists() else None for name, path in paths.items()},
         "retrained": list(state.retrained),
+        **({"from_scratch": list(state.from_scratch)} if state.from_scratch else {}),
     }
 
 

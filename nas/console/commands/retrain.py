@@ -63,6 +63,12 @@ def retrain(
         help="Train for N epochs, anew from the first weights; 0 goes back to the run's own.",
         show_default="what was asked before, or the run's own",
     ),
+    from_scratch: bool = typer.Option(
+        False,
+        "--from-scratch",
+        help="Where the search began with a checkpoint: train them without it, for comparison; "
+        "what was fine-tuned stays.",
+    ),
     where: ExecutorSettings = options.PLACED,
     backend: str = typer.Option(
         OWN,
@@ -97,6 +103,8 @@ def retrain(
         picks.read_pick(pick)
     _check_backend(backend, run_backend, fairseq_options, json_lines)
     _check_tuning(tune, where)
+    if from_scratch:
+        _check_scratch(backend, (tune, epochs), where)
     if backend != OWN:
         _check_single(backend, pick, top, (tune, epochs), where)
     logs = read_logs(log)
@@ -113,8 +121,12 @@ def retrain(
     ids = winners(read_front(folder), pick, top)
     use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
+    from nas.stages.scratch import train_from_scratch
 
-    follow(folder, run_retrain(folder, ids, where, tune, epochs), screen, logs)
+    if from_scratch:
+        follow(folder, train_from_scratch(folder, ids), screen, logs)
+    else:
+        follow(folder, run_retrain(folder, ids, where, tune, epochs), screen, logs)
     finish(folder, ids, quiet, json_lines)
 
 
@@ -122,6 +134,22 @@ def _check_tuning(tune: int | None, where: ExecutorSettings) -> None:
     if tune and where.kind == "local":
         check_installed("--tune")
         raise UsageError("--tune tries settings side by side, which Ray does: add --executor ray")
+
+
+def _check_scratch(
+    backend: str, asked: tuple[int | None, int | None], where: ExecutorSettings
+) -> None:
+    given = {
+        "--tune": asked[0] is not None,
+        "--epochs": asked[1] is not None,
+        "--executor ray": where.kind == "ray",
+        f"--backend {backend}": backend != OWN,
+    }
+    if wrong := [name for name, there in given.items() if there]:
+        raise UsageError(
+            f"{wrong[0]} does not go with --from-scratch, which trains here and just as the "
+            "fine-tuned networks were"
+        )
 
 
 def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: bool) -> None:

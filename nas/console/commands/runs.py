@@ -237,6 +237,7 @@ def _state_json(folder: RunFolder, state: RunState) -> dict[str, Any]:
         "front": None if front is None else front["front"],
         "hypervolume": None if front is None else front["hypervolume"],
         "retrained": list(state.retrained),
+        **({"from_scratch": list(state.from_scratch)} if state.from_scratch else {}),
         "baselines": [
             {**one.baseline.to_json(), "sentence": one.sentence}
             for one in state.comparisons(folder.spec)

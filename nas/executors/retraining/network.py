@@ -36,7 +36,7 @@ def network_trainer(
         checkpoints: where the training goes on from.
     """
     network = new_network(run.spec, entry.architecture, settings)
-    if run.spec.start is not None:
+    if run.spec.start is not None and checkpoints.load_last() is None:  # else it goes on from there
         network.network.load_state_dict(_inherited(run, entry).network.state_dict())
     seed = run.training_seed(FINE_TUNE)
     task = run.quick_task
@@ -56,16 +56,19 @@ def _inherited(run: OpenedRun, entry: FrontEntry) -> StandAlone:
     networks; and what dropped layers did is made up for once it is known which these are
     (experiments/LOG.md, 2026-11-24).
     """
-    task, device = run.quick_task, run.spec.device
     before = trained_supernet(run.spec, run.first_weights())
     found = [extract(model, entry.architecture) for model in (run.supernet, before)]
     if "omni" not in map(base_kind, layer_kinds(entry.architecture)):
         found.append(_realigned(run, found[1]))
-    losses = [
-        evaluate(task, one.network, entry.architecture, task.valid, device=device).loss
-        for one in found
-    ]
-    return found[losses.index(min(losses))]
+    values = [value_of(run, entry, one) for one in found]
+    return found[values.index(min(values))]
+
+
+def value_of(run: OpenedRun, entry: FrontEntry, network: StandAlone) -> float:
+    """What a network's weights are judged by, see `SearchSpec.kept_by`, on the validation split."""
+    task, device = run.quick_task, run.spec.device
+    found = evaluate(task, network.network, entry.architecture, task.valid, device=device)
+    return run.spec.kept_by.of(found.scores)
 
 
 def _realigned(run: OpenedRun, network: StandAlone) -> StandAlone:

@@ -182,7 +182,7 @@ def _train(run: OpenedRun, entry: FrontEntry, stage: str) -> Iterator[Event]:
     if shortage := shortage_text(run.spec, entry.architecture, settings, run.teacher):
         yield Note(stage, shortage)
     for report in trainer.run():
-        yield from _told(stage, report)
+        yield from told(stage, report)
     weights = trainer.final_weights()
     network.network.load_state_dict(weights)
     finish(run, entry, network, len(trainer.history), epochs_of(run, entry.id))
@@ -205,7 +205,8 @@ def _checkpoints(run: OpenedRun, entry: FrontEntry) -> CheckpointFolder:
     return CheckpointFolder(path, training_digest(run, entry), run.folder.check)
 
 
-def _told(stage: str, report: EpochReport) -> Iterator[Event]:
+def told(stage: str, report: EpochReport) -> Iterator[Event]:
+    """What an epoch of a training tells."""
     if report.parts:
         yield Note(stage, parts_text(report.parts))
     message = f"loss {report.train_loss:.3f}"
@@ -221,24 +222,25 @@ def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]
     trained already has the loss that it ended with.
 
     Yields:
-        Its progress, and notes on its memory; the last event tells the validation loss there under
-        `REACHED`, and nothing where the training diverged.
+        Its progress, and notes on its memory; the last event tells under `REACHED` what weights are
+        judged by there (see `SearchSpec.kept_by`), and nothing where the training diverged.
     """
-    entry = pick(read_front(run.folder), network_id)
+    entry, quality = pick(read_front(run.folder), network_id), run.spec.kept_by
     stage = RETRAIN + entry.id
     if run.folder.has(result_file(entry.id)):
-        loss = run.folder.read_json(result_file(entry.id))["valid_loss"]
-        yield Progress(stage, 1, 1, "is trained", {REACHED: loss})
+        result = run.folder.read_json(result_file(entry.id))
+        yield Progress(stage, 1, 1, "is trained", {REACHED: quality.of_measured(result)})
         return
     _, trainer = network_trainer(run, entry, settings_of(run, entry.id), _checkpoints(run, entry))
     try:
         running = trainer.run()
-        while (loss := trainer.loss_at(share)) is None:
-            yield from _told(stage, next(running))
+        while (value := trainer.value_at(share)) is None:
+            yield from told(stage, next(running))
     except DivergedError as error:
         yield Progress(stage, 0, 0, str(error))
         return
-    yield Progress(stage, 0, 0, f"validation {loss:.3f}", {REACHED: loss})
+    message = f"{quality.objective.label} {value:.3f}"
+    yield Progress(stage, 0, 0, message, {REACHED: value})
 
 
 def finish_tuned(
@@ -264,12 +266,32 @@ def finish(
     about: Mapping[str, Any] | None = None,
 ) -> None:
     """Write weights and result of a trained network; this looks at the test split, once."""
+    weights = {name: tensor.cpu() for name, tensor in network.network.state_dict().items()}
+    state = {"model": weights, "architecture": entry.architecture.to_json()}
+    save(run.folder.path / weights_file(entry.id), state)
+    result = result_of(run, entry, network, epochs, about)
+    run.folder.write_json(result_file(entry.id), result)
+
+
+def result_of(
+    run: OpenedRun,
+    entry: FrontEntry,
+    network: StandAlone,
+    epochs: int,
+    about: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The result of a training; this looks at the test split, once.
+
+    Args:
+        run: the run.
+        entry: the network.
+        network: with the weights that its training ended with.
+        epochs: that it trained.
+        about: what else is told of the training.
+    """
     spec, task, model = run.spec, run.quick_task, network.network
     valid = score(task, model, entry.architecture, task.valid, device=spec.device)
     error = loss_error(task, model, entry.architecture, task.valid, device=spec.device)
-    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
-    state = {"model": weights, "architecture": entry.architecture.to_json()}
-    save(run.folder.path / weights_file(entry.id), state)
     test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
         "schema": _schema(about or {}, error),
@@ -287,7 +309,7 @@ def finish(
     if spec.start is not None:
         found = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
         result |= {"by_distance": found} if found else {}
-    run.folder.write_json(result_file(entry.id), result)
+    return result
 
 
 def _schema(about: Mapping[str, Any], error: float | None) -> int:
@@ -299,11 +321,12 @@ def _schema(about: Mapping[str, Any], error: float | None) -> int:
 def scores_json(test: Scores, valid: Scores) -> dict[str, float | str]:
     """The scores of both splits; the one that the task is known by comes first.
 
-    A split without a recalled token has no score of those.
+    A split without a recalled token has no score of those; the other one may have.
     """
-    names = sorted(test.values, key=lambda name: name != test.headline)
-    result: dict[str, float | str] = {f"test_{name}": test.values[name] for name in names}
-    result |= {f"valid_{name}": valid.values[name] for name in names if name in valid.values}
+    names = sorted({**test.values, **valid.values}, key=lambda name: name != test.headline)
+    result: dict[str, float | str] = {}
+    for split, scores in (("test", test.values), ("valid", valid.values)):
+        result |= {f"{split}_{name}": scores[name] for name in names if name in scores}
     if test.bleu_signature is not None:
         result["bleu_signature"] = test.bleu_signature
     return result

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from nas.executors.retraining.network import network_trainer, training_digest
+from nas.executors.retraining.network import network_trainer, training_digest, value_of
 from nas.executors.retraining.stage import epochs_of, finish_tuned, settings_of
 from nas.executors.retraining.tuning_record import Settings, TrialFolders, TrialRecord
 from nas.run.layout import TRIAL_WEIGHTS
 from nas.run.opened import OpenedRun
 from nas.search.front import pick, read_front
 from search_spaces.errors import DivergedError
-from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder, load, save
 
 # A training that diverged is worse than guessing by so much.
@@ -30,8 +29,9 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
         settings: in place of the run's own.
 
     Yields:
-        Percent of the training done, and the lowest validation loss so far; the last one is that
-        of the weights it ends with. Whoever takes them may stop at any.
+        Percent of the training done, and the least so far of what weights are judged by (see
+        `SearchSpec.kept_by`); the last one is that of the weights it ends with. Whoever takes them
+        may stop at any.
     """
     entry = pick(read_front(run.folder), network_id)
     folders = TrialFolders(run.folder, entry.id)
@@ -50,16 +50,13 @@ def train_trial(run: OpenedRun, network_id: str, settings: Settings) -> Iterator
         for report in trainer.run():
             if report.probe_losses and report.epoch < report.epochs:
                 done = 100 * report.epoch // report.epochs
-                folders.report(key, done, trainer.best_loss)
-                yield done, trainer.best_loss
+                folders.report(key, done, trainer.best)
+                yield done, trainer.best
         weights = trainer.final_weights()
         network.network.load_state_dict(weights)
-        task, architecture = run.quick_task, entry.architecture
-        loss = evaluate(
-            task, network.network, architecture, task.valid, device=run.spec.device
-        ).loss
+        loss = value_of(run, entry, network)
     except DivergedError:
-        loss = DIVERGED_FACTOR * run.task.guessing_loss
+        loss = DIVERGED_FACTOR * run.spec.kept_by.of_guessing(run.task.guessing_loss)
         folders.end(key, "diverged", loss)
     else:
         save(where / TRIAL_WEIGHTS, {"model": weights, "epochs": len(trainer.history)})

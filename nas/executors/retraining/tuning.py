@@ -41,6 +41,7 @@ from search_spaces.errors import DivergedError, ExecutorError, NasError
 from supernet.seeds import mixed_seed
 
 if TYPE_CHECKING:
+    from nas.request.spec import SearchSpec
     from nas.search.front import FrontEntry
     from supernet.training_settings import TrainingSettings
 
@@ -71,7 +72,7 @@ class RayTuner:
     most: int | None
 
     def tune(self, run: OpenedRun, entry: FrontEntry, trials: int) -> None:
-        """Try settings, and finish the retraining with those of the lowest validation loss.
+        """Try settings, and finish the retraining with the best, see `SearchSpec.kept_by`.
 
         Raises:
             DivergedError: when no training came to its end.
@@ -130,7 +131,7 @@ class RayTuner:
             run_config=tune.RunConfig(
                 name="tune",
                 storage_path=str(storage.resolve()),
-                callbacks=[_Ended(folders, f"retrain-{entry.id}", trials, self.tell)],
+                callbacks=[_Ended(folders, run.spec, f"retrain-{entry.id}", trials, self.tell)],
                 failure_config=tune.FailureConfig(max_failures=RESTARTS),
                 verbose=0,
             ),
@@ -193,9 +194,15 @@ class _Ended(tune.Callback):
     """Notes which trials ASHA stopped, and tells how far the tuning is."""
 
     def __init__(
-        self, folders: TrialFolders, stage: str, total: int, tell: Callable[[Event], None]
+        self,
+        folders: TrialFolders,
+        spec: SearchSpec,
+        stage: str,
+        total: int,
+        tell: Callable[[Event], None],
     ) -> None:
         self._folders, self._stage, self._total, self._tell = folders, stage, total, tell
+        self._quality = spec.kept_by
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         loss = trial.last_result.get("loss", math.inf)
@@ -203,8 +210,11 @@ class _Ended(tune.Callback):
         records = [one for one in self._folders.records() if one.state is not None]
         ended = next(one for one in records if one.key == key_of(trial.config))
         best = best_of(records)
-        values = {} if best is None or best.loss is None else {"validation_loss": best.loss}
-        message = f"{_words(trial.config)}: {ended.state}, validation {ended.loss:.4f}"
+        values = {}
+        if best is not None and best.loss is not None and self._quality.name == "loss":
+            values["validation_loss"] = best.loss
+        reached = f"{self._quality.objective.label} {ended.loss:.4f}"
+        message = f"{_words(trial.config)}: {ended.state}, {reached}"
         done = min(len(records), self._total)
         self._tell(Progress(self._stage, done, self._total, message, values))
 

@@ -37,9 +37,10 @@ class TrialRecord:
     Attributes:
         key: of its settings.
         settings: what it trains with in place of the run's own.
-        reports: percent of the training done → lowest validation loss by then.
+        reports: percent of the training done → the least by then of what trials are compared by.
         state: how it ended; None while it has not.
-        loss: what it is compared by; None while it has not ended.
+        loss: what it is compared by, see `SearchSpec.kept_by`; less is better, and
+            None while it has not ended.
     """
 
     key: str
@@ -134,7 +135,7 @@ def key_of(settings: Settings) -> str:
 
 
 def best_of(records: list[TrialRecord]) -> TrialRecord | None:
-    """The finished trial with the lowest validation loss; None where there is none."""
+    """The finished trial with the lowest loss; None where there is none."""
     finished = [record for record in records if record.state == "finished"]
     return min(finished, key=lambda record: (record.loss, record.key), default=None)
 

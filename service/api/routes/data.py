@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from nas.request.fields import LINE, NUMERIC
+from nas.request.resolve import blaming
 from search_spaces.errors import DataError
 from service.api.dependencies import AnyRole, Context, InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes.uploads import OCTETS, UploadPath, place_to_send, write_pieces
 from service.api.schemas import Word
+from service.api.specs import refusing
 from service.api.thread_pools import Route
 from service.auth import Token
 from service.data_uploads import DataUpload, Findings
@@ -22,7 +24,7 @@ from service.uploads import Uploaded
 from service.wording import for_programs
 from supernet.data.manifest import ColumnRole, Manifest, SplitRecord, read_manifest
 
-Task = Literal["classification", "language_modelling", "translation"]
+Task = Literal["classification", "language_modelling", "translation", "embedding"]
 
 router = APIRouter(prefix="/data", tags=["datasets"], route_class=Route)
 
@@ -48,6 +50,16 @@ class DataOptions(BaseModel):
         int | None,
         Field(ge=1, le=1024, description="Side that pictures are scaled to."),
         NUMERIC,
+    ] = None
+    tokenizer: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=200,
+            pattern=LINE,
+            description="A checkpoint by its name, whose tokenizer is taken and whose embeddings "
+            "are learnt: for texts of searches that begin with it.",
+        ),
     ] = None
     skip_bad: Annotated[bool, Field(description="Leave out examples that cannot be used.")] = False
 
@@ -145,9 +157,23 @@ def begin(given: DataRequest, token: Submitter, context: InContext) -> DataUploa
         raise ProblemError(
             409, f"the server has a data set named {given.name}: choose another name", "/name"
         )
-    request = given.model_dump(include=set(DataOptions.model_fields))
+    request = order_of(given, token, context)
     made = context.data.announce(token.name, given.name, given.file, given.bytes, request)
     return _found(context, token, made.id)
+
+
+def order_of(given: DataOptions, token: Token, context: Context) -> dict[str, Any]:
+    """How `service.data_preparing` is to prepare a file.
+
+    Raises:
+        ProblemError: 422 for a checkpoint that the token's owner has not got.
+    """
+    order = given.model_dump(include=set(DataOptions.model_fields))
+    if given.tokenizer is not None:
+        with refusing(), blaming("tokenizer"):
+            folder = context.catalog.seen_by(token).checkpoint_folder(given.tokenizer)
+        order["checkpoint"] = str(folder)
+    return order
 
 
 @router.get("/{upload}", response_model=DataUploadOut)
@@ -195,7 +221,8 @@ def finish(
 
     With options it is prepared so, whatever was announced, also when it could not be used as that.
     """
-    context.data.start(token.name, upload, None if given is None else given.model_dump())
+    order = None if given is None else order_of(given, token, context)
+    context.data.start(token.name, upload, order)
     return _found(context, token, upload)
 
 

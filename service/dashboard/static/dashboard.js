@@ -412,6 +412,13 @@
       if (known.test(name)) files[name] = file;
       else others.push(name);
     }
+    if ("model.safetensors" in files) { // which is the whole network: others are not read
+      for (const name of Object.keys(files)) {
+        if (!name.endsWith(".safetensors") || name === "model.safetensors") continue;
+        delete files[name];
+        others.push(name);
+      }
+    }
     return { files, others };
   }
 
@@ -503,10 +510,12 @@
       [...form.querySelectorAll(`label:not([hidden]) [name^='${name}']`)].filter((one) => one.value);
     const named = filled("column.");
     const [side] = filled("image_size");
+    const [checkpoint] = filled("tokenizer");
     const how = {
       task: task.value,
       skip_bad: skip_bad.checked,
       columns: Object.fromEntries(named.map((one) => [one.name.slice("column.".length), one.value])),
+      ...(checkpoint && { tokenizer: checkpoint.value }),
       ...(side && { image_size: Number(side.value) }),
       ...(group_by.value && { group_by: group_by.value }),
     };

@@ -57,9 +57,10 @@ def read_folder(folder: Path, whole_texts: bool = False) -> CheckpointTokenizer:
     values = read_object(file)
     marks = marks_of(folder, values)
     padding = marks.get("pad_token", "")
-    if whole_texts and number_of(values, padding):
-        values = renumbered(values, padding)
     tokenizer = CheckpointTokenizer(json.dumps(values).encode(), marks, str(file))
+    if whole_texts and number_of(values, padding):  # of a file that the package can read
+        values = renumbered(values, padding)
+        tokenizer = CheckpointTokenizer(json.dumps(values).encode(), marks, str(file))
     if whole_texts and tokenizer.padding is None:
         raise DataError(
             f"token 0 of {folder} is {tokenizer.symbols[0]!r}, and networks that read whole texts "

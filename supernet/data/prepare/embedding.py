@@ -369,6 +369,12 @@ def _check_sizes(
             "are of different checkpoints"
         )
     least = len(tokenizer.begin) + len(tokenizer.end) + 1
+    own = None if checkpoint.sentence is None else checkpoint.sentence.max_tokens
+    if request.max_length is None and own is not None and own < least:
+        raise DataError(
+            f"{checkpoint.folder} cuts texts to {own} tokens, and {least - 1} of them are marks: "
+            f"give {mark('max_length')}, from {least} to {most}"
+        )
     if request.max_length is not None and not least <= request.max_length <= most:
         raise UsageError(
             f"{mark('max_length')} is {least}, marks included, to {most}, the positions of the "

@@ -22,8 +22,11 @@ class Network(PooledEncoder):
 
         ``reading.json`` tells how inputs are made.
         """
-        real = self.real_positions(inputs)
-        return self.classifier(self.pool(self.encoder(self.embed(inputs), real), real))
+        return self.classifier(self.pool(self.states(inputs), self.real_positions(inputs)))
+
+    def states(self, inputs: Tensor) -> Tensor:
+        """The same -> what comes out of the encoder ``(B, positions, D)``."""
+        return self.encoder(self.embed(inputs), self.real_positions(inputs))
 
 
 def outputs(network: Network, inputs: dict[str, Tensor]) -> list[dict[str, Tensor]]:

@@ -9,7 +9,7 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from supernet.export.template.embedder import Network
-from supernet.export.template.hf_config import NasConfig
+from supernet.export.template.hf_config import NasConfig, refuse
 
 
 class NasForEmbedding(PreTrainedModel):
@@ -26,13 +26,18 @@ class NasForEmbedding(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """All weights are in the file."""
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of its tokens."""
+        return self.network.embedding
+
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any
     ) -> BaseModelOutputWithPooling:
         """Tokens ``(B, N)``, padded at their end -> states ``(B, N, D)``.
 
         ``pooler_output`` ``(B, D)`` are the embeddings, pooled as the network was trained for.
         """
+        refuse(given)
         real = None if attention_mask is None else attention_mask != 0
         states, embeddings = self.network(input_ids, real)
         return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=embeddings)

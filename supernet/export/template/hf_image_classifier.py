@@ -7,14 +7,14 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import ImageClassifierOutput
+from transformers.modeling_outputs import BaseModelOutput, ImageClassifierOutput
 
 from supernet.export.template.classifier import Network
-from supernet.export.template.hf_config import NasConfig
+from supernet.export.template.hf_config import NasConfig, refuse
 
 
-class NasForClassification(PreTrainedModel):
-    """An encoder with a linear classifier."""
+class NasModel(PreTrainedModel):
+    """The encoder without its classifier."""
 
     config_class = NasConfig
     main_input_name = "pixel_values"
@@ -27,10 +27,20 @@ class NasForClassification(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """All weights are in the file."""
 
+    def forward(self, pixel_values: Tensor, **given: Any) -> BaseModelOutput:
+        """Normalised images ``(B, C, H, W)`` -> states ``(B, positions, D)``."""
+        refuse(given)
+        return BaseModelOutput(last_hidden_state=self.network.states(pixel_values))
+
+
+class NasForClassification(NasModel):
+    """An encoder with a linear classifier."""
+
     def forward(
-        self, pixel_values: Tensor, labels: Tensor | None = None, **_: Any
+        self, pixel_values: Tensor, labels: Tensor | None = None, **given: Any
     ) -> ImageClassifierOutput:
         """Normalised images ``(B, C, H, W)`` -> logits ``(B, classes)``, and the loss."""
+        refuse(given)
         logits = self.network(pixel_values)
         loss = None if labels is None else F.cross_entropy(logits, labels)
         return ImageClassifierOutput(loss=loss, logits=logits)

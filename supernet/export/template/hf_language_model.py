@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 from supernet.export.template.decoder import State
-from supernet.export.template.hf_config import NasConfig
+from supernet.export.template.hf_config import NasConfig, refuse
 from supernet.export.template.language_model import Network
 
 
@@ -32,8 +32,8 @@ class Remembered:
         self.state = self.state.rows(rows)
 
 
-class NasForCausalLM(PreTrainedModel, GenerationMixin):
-    """A decoder; use `generate` to go on with a text, which begins with the begin mark."""
+class NasModel(PreTrainedModel):
+    """The decoder without its output layer."""
 
     config_class = NasConfig
     main_input_name = "input_ids"
@@ -45,6 +45,57 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _init_weights(self, module: nn.Module) -> None:
         """All weights are in the file."""
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of its tokens."""
+        return self.network.embedding
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        past_key_values: Remembered | None = None,
+        **given: Any,
+    ) -> BaseModelOutputWithPast:
+        """States ``(B, N, D)`` of each token, see `NasForCausalLM.forward`."""
+        states, past = self.read(input_ids, attention_mask, past_key_values, given)
+        return BaseModelOutputWithPast(last_hidden_state=states, past_key_values=past)
+
+    def read(
+        self,
+        tokens: Tensor,
+        mask: Tensor | None,
+        past: Remembered | None,
+        given: dict[str, Any],
+    ) -> tuple[Tensor, Remembered]:
+        """States of tokens, and what is carried on; a full segment becomes memory.
+
+        Rows may be padded at their end, which nothing before it sees; then nothing goes on from
+        them.
+        """
+        length = 0 if past is None else past.length
+        refuse(given, length)
+        if mask is not None and not mask.all():
+            rises = bool((mask[:, 1:] > mask[:, :-1]).any())
+            if rises or past is not None:
+                raise ValueError("padding stands at the end of rows, and nothing goes on behind it")
+        state = self.network.start() if past is None else past.state
+        parts = [tokens]
+        if self.network.memory_length:
+            room = self.network.max_length - state.position
+            parts = [tokens[:, :room], *tokens[:, room:].split(self.network.max_length, dim=1)]
+        found = []
+        for part in parts:
+            if part.shape[1]:
+                if self.network.memory_length and state.position == self.network.max_length:
+                    state = state.next_segment()
+                x, state = self.network.read(part, state)
+                found.append(x)
+        return torch.cat(found, dim=1), Remembered(state, length + tokens.shape[1])
+
+
+class NasForCausalLM(NasModel, GenerationMixin):
+    """A decoder; use `generate` to go on with a text, which begins with the begin mark."""
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -58,6 +109,8 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
         **_: Any,
     ) -> dict[str, Any]:
         """Only the tokens that were not read yet."""
+        if attention_mask is not None and not attention_mask.all():
+            raise ValueError("the rows of a batch that is gone on with must be equally long")
         start = 0 if past_key_values is None else past_key_values.get_seq_length()
         return {
             "input_ids": input_ids[:, start:],
@@ -73,38 +126,19 @@ class NasForCausalLM(PreTrainedModel, GenerationMixin):
         past_key_values: Remembered | None = None,
         labels: Tensor | None = None,
         known_words_only: bool = False,
-        **_: Any,
+        **given: Any,
     ) -> CausalLMOutputWithPast:
         """Logits ``(B, N, V)`` of what follows each token; with labels also the loss.
 
-        The rows of a batch are equally long. Labels are the tokens themselves, -100 where nothing
-        is to be predicted.
+        The rows of a batch are equally long, or padded at their end. Labels are the tokens
+        themselves, -100 where nothing is to be predicted.
         """
-        if past_key_values is None and attention_mask is not None and not attention_mask.all():
-            raise ValueError("the rows of a batch must be equally long: no padding in front")
-        length = 0 if past_key_values is None else past_key_values.length
-        state = self.network.start() if past_key_values is None else past_key_values.state
-        if self.network.memory_length:
-            logits, state = self.read_in_segments(input_ids, state)
-        else:
-            logits, state = self.network.step(input_ids, state)
+        states, past = self.read(input_ids, attention_mask, past_key_values, given)
+        logits = self.network.tell(states)
         if known_words_only:
             # Tokens that the tokenizer does not know take no part in probabilities.
             logits[..., self.network.num_words :] = -float("inf")
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        past = Remembered(state, length + input_ids.shape[1])
         return CausalLMOutputWithPast(loss=loss, logits=logits, past_key_values=past)
-
-    def read_in_segments(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """Logits and state after texts of any length; a full segment becomes memory."""
-        parts = []
-        while tokens.shape[1]:
-            if state.position == self.network.max_length:
-                state = state.next_segment()
-            room = self.network.max_length - state.position
-            logits, state = self.network.step(tokens[:, :room], state)
-            parts.append(logits)
-            tokens = tokens[:, room:]
-        return torch.cat(parts, dim=1), state

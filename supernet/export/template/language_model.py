@@ -48,14 +48,22 @@ class Network(nn.Module):
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
         """New tokens ``(B, N)`` -> logits of what follows each ``(B, N, V)``, and next state."""
+        x, state = self.read(tokens, state)
+        return self.tell(x), state
+
+    def read(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
+        """The same, but for what the output layer reads ``(B, N, D)`` in place of logits."""
         start, end = state.position, state.position + tokens.shape[1]
         x = scaled(self.embedding(tokens), self.model)
         x = placed(x, start, self.model, self.decoder_positions, self.decoder_types)
         x, positions = self.decoder_embedding_norm(x), torch.arange(start, end, device=x.device)
         x, layers = self.decoder(x, state.layers, state.memories, positions)
+        return x, replace(state, position=end, layers=layers)
+
+    def tell(self, x: Tensor) -> Tensor:
+        """What `read` gives -> logits ``(B, N, V)``."""
         tied = self.model["tied_output"]
-        logits = F.linear(x, self.embedding.weight) if tied else self.output(x)
-        return logits, replace(state, position=end, layers=layers)
+        return F.linear(x, self.embedding.weight) if tied else self.output(x)
 
     def remember(self, tokens: Tensor, state: State) -> State:
         """Read earlier tokens ``(B, C)``; what follows sees the last of them."""

@@ -20,8 +20,8 @@ from search_spaces.architecture import (
 )
 from search_spaces.settings import Activation, ModelSettings
 from search_spaces.tasks import TaskName
+from supernet.encoder_models import EncoderClassifier, EncoderEmbedder
 from supernet.extraction import StandAlone
-from supernet.models import EncoderClassifier, EncoderEmbedder
 from supernet.pretrained.config import Config
 from supernet.pretrained.names import NamePair
 from supernet.sequence_models import LanguageModel
@@ -75,12 +75,15 @@ class Family(ABC):
         base: what names of tensors begin with, but for those of an output layer; a bare model's
             folder leaves it out.
         unused: tensors that change no output, by full match of their name without `base`.
+        carried: those of them that are written again, where their width is still that of the
+            network, so that the library finds all it looks for.
     """
 
     model_type: ClassVar[str]
     classes: ClassVar[tuple[str, ...]]
     base: ClassVar[str]
     unused: ClassVar[tuple[str, ...]] = ()
+    carried: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
@@ -109,12 +112,9 @@ class StockFamily(Family):
     Attributes:
         task: what its networks do.
         classes: of transformers; the first is the one that is written.
-        carried: those of the unused tensors that are written again, where their width is still that
-            of the network, so that the library finds all it looks for.
     """
 
     task: ClassVar[TaskName]
-    carried: ClassVar[tuple[str, ...]] = ()
 
     def task_of(self, settings: ModelSettings, architecture: Architecture) -> TaskName:
         """See `Family.task_of`."""

@@ -34,6 +34,13 @@ ROPE_FORMS: Mapping[str, Mapping[str, str]] = {
     },
 }
 """Forms of rotary positions, with their keys and what they are called here."""
+ROPE_KEYS = frozenset(
+    """
+    attention_factor beta_fast beta_slow factor high_freq_factor long_factor low_freq_factor
+    original_max_position_embeddings partial_rotary_factor rope_theta rope_type short_factor type
+    """.split()
+)
+"""Keys of the table of any form; those that are not of its own form change nothing."""
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -305,6 +312,10 @@ def rotary_settings(config: Config) -> dict[str, Any]:
     part = Config(config.file, table)
     part.must_be("partial_rotary_factor", 1.0)
     found: dict[str, Any] = {"rotary_theta": part.number("rope_theta", theta)}
+    for unknown in sorted(table.keys() - ROPE_KEYS):
+        if table[unknown] is not None:
+            right = f"{', '.join(sorted(ROPE_KEYS))}, and nothing of that name"
+            raise config.wrong(f"{key}.{unknown}", table[unknown], right)
     for theirs, own in ROPE_FORMS[form].items():
         read = part.integer if own == "rotary_original_length" else part.number
         found[own] = read(theirs)

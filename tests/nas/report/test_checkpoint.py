@@ -13,6 +13,7 @@ from nas.report.omni_section import omni_view
 from nas.report.page import render
 from nas.request.spec import Start
 from nas.results.contents import Origin, Retrained, RunContents, Stretch
+from nas.results.retrained_points import retrained_points
 from nas.run.omni_views import OmniViews
 from nas.search.front import FrontEntry
 from tests.support import report_cases
@@ -98,8 +99,9 @@ def test_networks_that_keep_nothing_have_no_table_of_it(begun: RunContents) -> N
 
 
 def test_an_order_that_turned_round_is_told(begun: RunContents) -> None:
-    assert "Of 3 or more" in checkpoint_section(begun)
-    some = [entry for entry in begun.verified if "quality" in entry.measured][:4]
+    assert "Where 3 or more" in checkpoint_section(begun)
+    assert begun.front is not None
+    some = begun.front.entries[:4]
     worse = sorted(some, key=lambda entry: -entry.measured["quality"])
 
     def tuned(entry: FrontEntry, loss: float) -> Retrained:
@@ -107,8 +109,19 @@ def test_an_order_that_turned_round_is_told(begun: RunContents) -> None:
         return Retrained(entry.id, entry.architecture, "accuracy", scores, scores, 3, 0)
 
     results = tuple(tuned(entry, 0.1 * number) for number, entry in enumerate(worse))
-    page = words_of(checkpoint_section(replace(begun, retrained=results)))
-    assert "4 networks were fine-tuned" in page and "is -1.00" in page
+    told = replace(begun, retrained=results)
+    page = words_of(checkpoint_section(told))
+    assert f"The order of {len(some)} networks" in page and "Kendall's τ -1.00" in page
+    assert told.retrained_order is not None and told.retrained_order.sentence in page
+
+
+def test_scores_without_what_was_searched_for_are_told_without_it(begun: RunContents) -> None:
+    """As older runs have them whose test split has no recalled token."""
+    spec = begun.spec.model_copy(update={"quality": "recall_nats"})
+    lacking = replace(begun, spec=spec)
+    assert "recall_nats" not in lacking.retrained[0].valid_scores
+    assert lacking.retrained[0].id in words_of(checkpoint_section(lacking))
+    assert retrained_points(lacking) == []
 
 
 def test_the_command_can_be_typed_whatever_the_folder_is_called(begun: RunContents) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nas.report.exchange_section import exchange_section, idle_places
+from nas.report.exchange_section import exchange_section, idle_places, idle_share
 from nas.results.contents import Exchange
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
@@ -146,10 +146,17 @@ def test_an_attention_that_does_nothing_is_named(run: RunFolder) -> None:
     contents = replace(contents, front=replace(front, reference=(9.0,) * len(front.objectives)))
     quality = picked.values["quality"]
     lazy = Exchange(picked.id, "encoder.0.attention", NOTHING, {"quality": quality + 1e-9})
-    busy = Exchange(picked.id, "encoder.1.attention", NOTHING, {"quality": quality + 0.5})
-    changed = replace(contents, silenced=(lazy, busy))
+    busy = replace(lazy, values={"quality": quality + 0.5})
+    changed = replace(contents, silenced=(lazy,))
     assert list(idle_places(changed, picked)) == ["encoder.0.attention"]
     assert "layer 1: attention: " in exchange_section(changed)
+    assert idle_share(3.0, 7.8) == pytest.approx(0.03 / 7.8)  # of a large vocabulary: 1 % of a loss
+    assert idle_share(0.5, 0.3) == 0.01 and idle_share(0.0, 7.8) == 0.0001
+    assert "none was evaluated in layer 1" not in exchange_section(changed)
+    short = tuple(one for one in changed.exchanges if one.slot != "encoder.0.attention")
+    assert "none was evaluated in layer 1: attention" in exchange_section(
+        replace(changed, exchanges=short)
+    )
     assert "every one of these does something" in exchange_section(
         replace(contents, silenced=(busy,))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ from nas.executors.base import ExecutorSettings
 from nas.executors.local import LocalExecutor
 from nas.executors.retraining.network import network_trainer
 from nas.objectives.base import base_workload
-from nas.report.checkpoint_section import checkpoint_section, contexts, state_mb
+from nas.objectives.cache import contexts_of
+from nas.report.checkpoint_section import checkpoint_section, state_mb
 from nas.report.exchange_section import exchange_section
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
@@ -143,6 +145,22 @@ def test_a_space_of_ones_own_has_to_fit(llama: Path, data: Path) -> None:
         resolve(asked(llama, data, space_toml=other), Here())
     with pytest.raises(UsageError, match="cannot inherit"):
         resolve(asked(llama, data, space="digits"), Here())
+    narrower = re.sub(r"embed_dim = \[\s*(\d+),?\s*\]", r"embed_dim = [8, \1]", text)
+    assert narrower != text
+    with pytest.raises(UsageError, match=r"embed_dim has smaller choices"):
+        resolve(asked(llama, data, space_toml=narrower), Here())
+
+
+@pytest.mark.parametrize(
+    "choices", [{"decoder.self_attention": ["linear"]}, {"decoder.num_layers": [2]}]
+)
+def test_the_checkpoints_own_network_is_not_restricted_away(
+    llama: Path, data: Path, choices: dict[str, list[Any]]
+) -> None:
+    with pytest.raises(UsageError, match="that are left cannot inherit from") as told:
+        resolve(asked(llama, data, restrict=choices), Here())
+    assert "own network is not among them; leave its own choices in" in str(told.value)
+    assert told.value.field == "restrict"
 
 
 def test_data_of_another_tokenizer_are_refused(llama: Path, data: Path, tmp_path: Path) -> None:
@@ -241,7 +259,7 @@ def test_the_report_knows_the_checkpoint(run: RunFolder, llama: Path) -> None:
     assert 'id="checkpoint"' in page and "taught by it" in page
     stack = contents.picked.architecture.decoder
     assert stack is not None and len(contents.silenced) == len(stack.layers)
-    lengths = contexts(contents)
+    lengths = contexts_of(contents.space)
     states = [state_mb(contents, network, length) for length in lengths]
     assert states == sorted(states) and lengths[-1] == contents.space.model.max_length - 1
     context = base_workload(contents.space).positions_read
@@ -509,6 +527,7 @@ def test_quality_may_be_the_distance_to_the_checkpoint(
     others = [one for one in front.entries if one.id != read_checkpoint(llama).architecture.id]
     assert others and all(one.measured["quality"] > 0 for one in others)
     check("pareto", folder.read_json("pareto.json"))
+    assert folder.spec.kept_by.name == "kl"
     (trained,) = folder.path.glob("retrained/*/result.json")
     scores = json.loads(trained.read_text())
     check("retrained", scores)

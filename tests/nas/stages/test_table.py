@@ -18,6 +18,7 @@ from nas.run.stages import OF_NETWORKS, REPORT, SEARCH_STAGES, Stage, search_sta
 from service.dashboard.run_views import RunView, stages
 from service.jobs.states import Job, State
 from tests.support.run_fixture import empty_run, finished_run
+from tests.support.trained_cases import LANGUAGE
 
 ROOT = Path(__file__).resolve().parents[3]
 ALWAYS = ["declare", "supernet", "observe", "rank", "verify", "front", "exchange"]
@@ -44,6 +45,16 @@ REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
     (
         {"searcher": "random", "start": {"folder": "/models/tiny", "digest": "0" * 64}},
         {"latency", "inherit", "distil"},
+    ),
+    (
+        {
+            "space_toml": LANGUAGE,
+            "dataset": "synthetic",
+            "searcher": "random",
+            "objectives": ("quality", "decode_ms"),
+            "start": {"folder": "/models/tiny", "digest": "0" * 64},
+        },
+        {"decode", "inherit", "distil", "contexts"},
     ),
 ]
 
@@ -135,6 +146,7 @@ def test_the_docs_name_their_files_and_no_others_for_them() -> None:
 def test_stages_of_networks_have_a_label() -> None:
     assert [stage_label(f"{prefix}abc") for prefix in OF_NETWORKS] == [
         "Retrain abc",
+        "Train from scratch abc",
         "Look into abc",
         "Export abc",
     ]

@@ -26,8 +26,8 @@ from search_spaces.settings import ImageInput, ModelSettings, TokenInput
 from search_spaces.variation import sample
 from supernet.attention.causal_linear import CHUNK_STATES
 from supernet.building import build_supernet
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone, extract
-from supernet.models import EncoderClassifier
 from supernet.sequence_models import LanguageModel
 from tests.support.memory_cases import memory_space, remembering
 

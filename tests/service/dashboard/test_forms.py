@@ -436,9 +436,12 @@ def test_what_is_no_form_is_refused(alice: httpx.Client) -> None:
 def test_of_a_preparation_only_the_fields_of_its_task_count() -> None:
     form = {"image_size": ["28"], "column.label": ["verdict"], "group_by": ["author"]}
     pictures = _options({**form, "task": ["classification"]})
-    assert (pictures["image_size"], pictures["columns"]) == (28, {"label": "verdict"})
+    assert (pictures.image_size, pictures.columns) == (28, {"label": "verdict"})
     pairs = _options({**form, "task": ["translation"]})
-    assert (pairs["image_size"], pairs["columns"], pairs["group_by"]) == (None, {}, "author")
+    assert (pairs.image_size, pairs.columns, pairs.group_by) == (None, {}, "author")
+    given = {**form, "tokenizer": ["llama"]}
+    assert _options({**given, "task": ["embedding"]}).tokenizer == "llama"
+    assert _options({**given, "task": ["translation"]}).tokenizer is None
 
 
 # -- retraining -----------------------------------------------------------------------------------

@@ -249,6 +249,40 @@ def test_another_network_brings_its_code(hub: Any, llama: Path, tmp_path: Path) 
 
 
 @torch.inference_mode()
+def test_another_network_answers_as_its_family_or_refuses(
+    hub: Any, llama: Path, tmp_path: Path
+) -> None:
+    run = run_from(llama, network_of(llama, (20, 20), "linear"), tmp_path)
+    made = export_to(run, "huggingface", tmp_path / "out").path
+    load = {"trust_remote_code": True}
+    bare = hub.AutoModel.from_pretrained(made, **load).eval()
+    model = hub.AutoModelForCausalLM.from_pretrained(made, **load).eval()
+    tokens = torch.arange(10, 22).reshape(2, 6)
+    logits = model(tokens).logits
+    first = bare(tokens[:, :4])
+    behind = bare(tokens[:, 4:], past_key_values=first.past_key_values)
+    states = torch.cat((first.last_hidden_state, behind.last_hidden_state), dim=1)
+    assert (bare(tokens).last_hidden_state - states).abs().max() < 1e-5
+    assert (model.network.tell(states) - logits).abs().max() < 1e-5
+    assert bare.get_input_embeddings() is bare.network.embedding
+    mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+    padded = model(tokens, attention_mask=mask, position_ids=torch.arange(6)[None]).logits
+    assert torch.equal(padded, logits)
+    for given, words in (
+        ({"attention_mask": mask.flip(1)}, "padding stands at the end"),
+        ({"attention_mask": mask, "past_key_values": first.past_key_values}, "nothing goes on"),
+        ({"position_ids": torch.arange(1, 7)[None]}, "position_ids is left out"),
+        ({"token_type_ids": mask}, "token_type_ids has to be 0"),
+        ({"output_hidden_states": True}, "output_hidden_states is nothing"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            model(tokens, **given)
+    with pytest.raises(ValueError, match="equally long"):
+        model.generate(tokens, attention_mask=mask, max_new_tokens=2)
+    assert model(tokens, token_type_ids=0 * mask, output_attentions=False).logits.equal(logits)
+
+
+@torch.inference_mode()
 def test_another_network_writes_as_its_checkpoint_does(
     hub: Any, llama: Path, tmp_path: Path
 ) -> None:

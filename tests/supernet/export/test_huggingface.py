@@ -108,6 +108,10 @@ def test_networks_of_every_kind_load(hub: Any, seed: int, tmp_path: Path) -> Non
     record = read_tensors(tmp_path / "check.safetensors")
     found = model(**inputs_of(blueprint.task, record)).logits
     assert (found - logits).abs().max() < 1e-4 * max(1.0, float(logits.abs().max()))
+    if blueprint.task == "classification":
+        bare = load(hub, "AutoModel", tmp_path)
+        states = bare(**inputs_of(blueprint.task, record)).last_hidden_state
+        assert states.shape[::2] == (len(logits), blueprint.architecture.encoder.embed_dim)
 
 
 @torch.inference_mode()
@@ -206,7 +210,7 @@ def test_a_text_is_continued_until_the_positions_are_full(
 def test_padded_prompts_are_refused(hub: Any, folders: dict[str, Path]) -> None:
     model = load(hub, "AutoModelForCausalLM", folders["language_modelling"])
     prompts, mask = torch.tensor([[0, 1], [1, 7]]), torch.tensor([[0, 1], [1, 1]])
-    with pytest.raises(ValueError, match="equally long"):
+    with pytest.raises(ValueError, match="padding stands at the end of rows"):
         model(input_ids=prompts, attention_mask=mask)
 
 

@@ -267,6 +267,20 @@ def test_with_nothing_to_learn_nothing_is_done(checkpoints: dict[str, Checkpoint
     assert same(learnt.weights(), weights)
 
 
+def test_kinds_that_cannot_learn_are_judged_all_the_same(
+    checkpoints: dict[str, Checkpoint],
+) -> None:
+    checkpoint = checkpoints["mistral"]
+    space = space_of(checkpoint, "window:2", "window:5")
+    weights = first_weights(space, checkpoint)
+    learnt = local(space, checkpoint, weights)
+    assert list(learnt.run()) == []
+    errors = learnt.errors()
+    assert errors.keys() == {f"{n}.window:2" for n in range(3)}
+    assert all(0 < error < 2 for error in errors.values())
+    assert same(learnt.weights(), weights)
+
+
 @pytest.mark.parametrize("stop", [1, CHECKPOINT_UPDATES, CHECKPOINT_UPDATES + 2])
 def test_stopped_and_gone_on_with_it_ends_in_the_same_bytes(
     checkpoints: dict[str, Checkpoint], stop: int, tmp_path: Path

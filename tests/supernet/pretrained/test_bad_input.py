@@ -15,7 +15,8 @@ import torch
 
 from search_spaces.errors import DataError, NasError, UsageError
 from supernet.pretrained.checkpoint import checkpoint_digest, read_checkpoint
-from supernet.pretrained.folder_files import is_checkpoint_file
+from supernet.pretrained.folder_files import is_checkpoint_file, unread_weights
+from supernet.pretrained.padding import padding_of
 from tests.support.export_cases import hub_without_net
 from tests.support.pretrained_cases import (
     POSITIONS,
@@ -280,6 +281,39 @@ def test_a_folder_without_weights(folder: Any) -> None:
 # -- settings --------------------------------------------------------------------------------------
 
 
+def test_weights_that_nothing_reads_but_the_library(folder: Any) -> None:
+    place = folder("bert")
+    rewritten(place, pooler__dense__weight=torch.full((24, 24), float("nan")))
+    with pytest.raises(DataError, match=r"pooler\.dense\.weight holds NaN or infinity"):
+        read_checkpoint(place).check_weights()
+
+
+def test_an_export_of_another_form(folder: Any) -> None:
+    place = folder("llama")
+    (place / "config.json").unlink()
+    (place / "architecture.json").write_text("{}")
+    assert "export the network again with --format huggingface" in refused(place)
+
+
+def test_a_tokenizer_whose_tokens_are_no_text(folder: Any) -> None:
+    """Which is read for its padding before anything else looks at it."""
+    place = folder("bert")
+    for values in (
+        {"added_tokens": [{"id": 1, "content": ["x"]}, {"id": 2}, 3]},
+        {"model": {"type": "Unigram", "vocab": [[["a"], 0], [], 3]}},
+    ):
+        (place / "tokenizer.json").write_text(json.dumps(values))
+        assert padding_of(place) == 0
+    (place / "tokenizer_config.json").write_text(json.dumps({"pad_token": "\ud800"}))
+    assert "tokenizer_config.json is no JSON" in refused(place)
+
+
+def test_other_weights_beside_the_whole_network_are_not_uploaded() -> None:
+    names = ["config.json", "model.safetensors", "consolidated.safetensors"]
+    assert unread_weights(names) == names[2:]
+    assert unread_weights(["model-00001-of-00002.safetensors", "a.safetensors"]) == []
+
+
 def test_no_folder(tmp_path: Path) -> None:
     for place in (tmp_path / "none", tmp_path / "file"):
         (tmp_path / "file").write_text("")
@@ -365,6 +399,7 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
             {"rope_parameters": {"rope_theta": 0.5}},
             "rotary_theta is a finite number above 1",
         ),
+        ("llama", {"rope_parameters": {"mystery": 1}}, "rope_parameters.mystery is 1; what is"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
         ("llama", {"hidden_act": "xielu"}, "hidden_act is 'xielu'"),
         ("llama", {"head_dim": 9}, "head_dim is 9"),
@@ -376,6 +411,11 @@ def test_classes_with_other_outputs(folder: Any, family: str, classes: Any) -> N
         ("llama", {"num_hidden_layers": 4}, "has no tensor model.layers.3"),
         ("llama", {"num_hidden_layers": 2}, "model.layers.2"),
         ("llama", {"intermediate_size": 1 << 24}, "gate_proj.weight is"),
+        (
+            "llama",
+            {name: 1 << 24 for name in ("hidden_size", "num_attention_heads", "head_dim")},
+            "a network of these sizes would be too large",
+        ),
         ("llama", {"attention_bias": "yes"}, "attention_bias is 'yes'"),
         ("llama", {"layer_types": ["sliding_attention"] * 3}, "layer_types"),
         ("llama", {"quantization_config": {"bits": 4}}, "quantization_config is"),

@@ -15,8 +15,8 @@ from search_spaces.costs import params
 from search_spaces.settings import TokenInput
 from supernet.data.prepared import StreamSplit
 from supernet.data.text_batches import TokenRows, stream_batches
+from supernet.encoder_models import EncoderEmbedder
 from supernet.extraction import StandAlone
-from supernet.models import EncoderEmbedder
 from supernet.pretrained.checkpoint import read_checkpoint
 from supernet.sequence_models import LanguageModel
 from tests.layering_rules import loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -179,7 +180,16 @@ def test_scales_of_pictures_that_are_none(hub: Any, value: Any, tmp_path: Path) 
         space_around(read_checkpoint(place))
 
 
-@pytest.mark.parametrize("factor", [0, -1, True, "1/255", [1]])
+@pytest.mark.parametrize("values", [{"rescale_factor": 5e-324}, {"rescale_factor": 1e300}])
+def test_scales_that_no_float_holds(hub: Any, values: Any, tmp_path: Path) -> None:
+    place = write_model(hub, tmp_path / "vit", "vit")
+    more = {"image_mean": 1e10, "image_std": 1e-30}
+    (place / "preprocessor_config.json").write_text(json.dumps(values | more))
+    with pytest.raises(DataError, match="pictures cannot be normalised with a rescale_factor of"):
+        space_around(read_checkpoint(place))
+
+
+@pytest.mark.parametrize("factor", [0, -1, True, "1/255", [1], 10**400, math.inf])
 def test_factors_of_pictures_that_are_none(hub: Any, factor: Any, tmp_path: Path) -> None:
     place = write_model(hub, tmp_path / "vit", "vit")
     (place / "preprocessor_config.json").write_text(json.dumps({"rescale_factor": factor}))

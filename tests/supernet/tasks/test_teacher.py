@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,29 @@ def test_kept_logits_change_no_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Teacher, "_first_time", None)  # from now on it only reads
     assert [evaluate(kept, model, one, kept.valid) for one in networks] == right
     assert list((tmp_path / "scratch").iterdir()) == []  # it has no name
+
+
+def test_what_is_read_once_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(teacher, "worth_keeping", lambda *_, **__: True)
+    kept, model, networks, _ = made(tmp_path / "scratch")
+    evaluate(kept, model, networks[0], replace(kept.valid))  # as a test split is opened
+    assert kept._teacher._kept == [] and not (tmp_path / "scratch").exists()
+
+
+def test_a_full_disk_costs_time_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(language_modelling, "EVALUATION_TOKENS", 64)
+    monkeypatch.setattr(teacher, "worth_keeping", lambda *_, **__: True)
+    kept, model, networks, _ = made(tmp_path / "scratch")
+    worked, *_ = made(None)
+    opened = teacher.tempfile.TemporaryFile
+
+    def full(**given: Any) -> Any:
+        return open("/dev/full", "wb", buffering=0) if given else opened()
+
+    monkeypatch.setattr(teacher.tempfile, "TemporaryFile", full)
+    found = evaluate(kept, model, networks[0], kept.valid)
+    assert found == evaluate(worked, model, networks[0], worked.valid)
+    assert kept._teacher._kept == []
 
 
 def test_half_a_pass_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

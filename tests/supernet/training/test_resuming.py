@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,8 +124,29 @@ def test_best_weights_have_the_lowest_loss_seen(tmp_path: Path) -> None:
     training = trainer(replace(SHORT, epochs=8, learning_rate=0.1), folder=folder)
     means = [sum(r.probe_losses) / 4 for r in training.run() if r.probe_losses]
     best = load(folder.best)
-    assert best["loss"] == training.best_loss == pytest.approx(min(means))
+    assert best["loss"] == training.best == pytest.approx(min(means))
     model = supernet()
     model.load_state_dict(best["model"])
     losses = [evaluate(TASK, model, probe, DATA.valid).loss for probe in PROBES]
     assert sum(losses) / 4 == pytest.approx(min(means), rel=1e-6)
+
+
+def test_weights_are_kept_by_what_they_are_judged_by(tmp_path: Path) -> None:
+    folder, settings = CheckpointFolder(tmp_path, "d"), replace(SHORT, epochs=6)
+    options: dict[str, Any] = {"folder": folder, "judge": lambda found: -found.loss}
+    training = trainer(settings, **options)
+    means = [sum(r.probe_losses) / 4 for r in training.run() if r.probe_losses]
+    assert load(folder.best)["loss"] == training.best == pytest.approx(-max(means))
+    lines = [line for line in training.history if line["probe_loss"] is not None]
+    assert [line["judged"] for line in lines] == pytest.approx([-mean for mean in means])
+    again = trainer(settings, **options)
+    assert again.value_at(1.0) == training.value_at(1.0) == pytest.approx(-means[-1])
+    assert all("judged" not in line for line in trainer().history)
+
+
+def test_what_is_no_number_gives_way_to_what_comes_later(tmp_path: Path) -> None:
+    values = iter([math.nan] * 4 + [1.0] * 4 + [math.nan] * 100)
+    folder = CheckpointFolder(tmp_path, "d")
+    training = trainer(replace(SHORT, epochs=8), folder=folder, judge=lambda found: next(values))
+    finished(training)
+    assert load(folder.best)["loss"] == training.best == 1.0

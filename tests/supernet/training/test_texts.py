@@ -249,7 +249,7 @@ def test_without_averaging_the_best_weights_are_kept(tmp_path: Path) -> None:
     best = min(range(6), key=lambda number: seen[number][0])
     assert best < 5, "the last epoch is the best; the test shows nothing"
     assert equal(training.final_weights(), seen[best][1])
-    assert load(folder.best)["loss"] == training.best_loss == seen[best][0]
+    assert load(folder.best)["loss"] == training.best == seen[best][0]
 
 
 def test_a_network_reads_the_weights_that_are_kept() -> None:

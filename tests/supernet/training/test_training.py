@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError
 from supernet.data.examples import SearchData, Split, batches
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone
-from supernet.models import EncoderClassifier
 from supernet.tasks.evaluation import evaluate
 from supernet.training.checkpoint import CheckpointFolder
 from supernet.training.loop import EpochReport, Trainer
@@ -95,12 +95,12 @@ def test_a_training_that_ended_early_is_judged_by_its_last_check() -> None:
     going = slow.run()
     first, second = next(going), next(going)
     assert second.train_loss < first.train_loss
-    assert slow.loss_at(0.5) is None and slow.loss_at(0.3) == _mean(second)
+    assert slow.value_at(0.5) is None and slow.value_at(0.3) == _mean(second)
     enough = (first.train_loss + second.train_loss) / 2
     fast = trainer(replace(settings, stop_loss=enough))
     assert len(finished(fast)) == 2
-    assert fast.loss_at(0.5) == _mean(second)  # and not that of the first of its two epochs
-    assert fast.loss_at(0.1) == _mean(first)  # which is that of others as well
+    assert fast.value_at(0.5) == _mean(second)  # and not that of the first of its two epochs
+    assert fast.value_at(0.1) == _mean(first)  # which is that of others as well
 
 
 def _mean(report: EpochReport) -> float:
@@ -243,7 +243,7 @@ def test_weights_that_are_learnt_are_kept_unless_training_makes_them_better(
         again = trainer(replace(SHORT, learning_rate=rate), folder=folder, learnt=True)
         again.model.load_state_dict(learnt)
         finished(again)
-        assert again.best_loss <= good.best_loss
+        assert again.best <= good.best
         if kept:
             ended = again.final_weights()
             assert all(torch.equal(ended[name], learnt[name]) for name in learnt)

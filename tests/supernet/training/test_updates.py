@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from supernet.data.examples import Split
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone, extract
-from supernet.models import EncoderClassifier
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
 from tests.support.supernet_cases import randomised

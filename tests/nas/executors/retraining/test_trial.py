@@ -29,8 +29,8 @@ from search_spaces.errors import (
 )
 from supernet.data.examples import load_test_split
 from supernet.data.sources import SOURCES, Examples, Request, Source
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone
-from supernet.models import EncoderClassifier
 from supernet.training.checkpoint import load
 from supernet.training.loop import EpochReport, Trainer
 from supernet.training.sampling import SingleNetwork

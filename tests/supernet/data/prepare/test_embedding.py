@@ -353,6 +353,10 @@ def test_what_cannot_be_prepared_is_told(model: Path, hub: Any, tmp_path: Path) 
         with pytest.raises(error, match=words):
             prepared(tmp_path, changes.pop("tokenizer", model), *sources, **changes)
     assert not (tmp_path / "out").exists()
+    other = shutil.copytree(model, tmp_path / "other")
+    (other / "sentence_bert_config.json").write_text('{"max_seq_length": 2}')
+    with pytest.raises(DataError, match="cuts texts to 2 tokens, and 2 of them are marks"):
+        prepared(tmp_path, other, write(tmp_path / "texts.txt", TEXTS))
 
 
 def test_data_of_another_width_or_length_do_not_fit(model: Path, hub: Any, tmp_path: Path) -> None:

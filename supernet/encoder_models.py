@@ -1,4 +1,6 @@
-"""Whole networks. A supernet and a stand-alone network are one class, built from two plans.
+"""Networks of an encoder alone: classifiers and embedders.
+
+A supernet and a stand-alone network are one class, built from two plans.
 
 Shapes: B batch, N positions, D width, C classes.
 """

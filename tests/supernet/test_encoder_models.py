@@ -15,8 +15,8 @@ from search_spaces.loading import load_space
 from search_spaces.settings import ModelSettings, TokenInput
 from search_spaces.variation import largest
 from supernet.building import build_supernet
+from supernet.encoder_models import EncoderClassifier
 from supernet.extraction import StandAlone
-from supernet.models import EncoderClassifier
 from tests.support.supernet_cases import (
     IMAGES,
     KINDS,
