@@ -109,6 +109,8 @@ def _write(line: Mapping[str, Any]) -> None:
 def main() -> None:
     """Prepare the file that stdin names."""
     os.nice(10)  # searches and pages go first
+    # A card's driver maps more memory than any file may take, and others are timed on the card.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     order = json.loads(sys.stdin.buffer.readline())
     end_with_others()
     import supernet.data.prepare  # noqa: F401  what libraries take is not the file's

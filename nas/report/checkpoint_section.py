@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from latency.workload import BEHIND_CONTEXT
-from nas.objectives import OBJECTIVES, QUALITY
+from nas.objectives import OBJECTIVES, QUALITY, SCORES
 from nas.objectives.base import base_workload
 from nas.objectives.cache import OBJECTIVE as CACHE_OBJECTIVE
 from nas.objectives.cache import cache_mb, contexts_of
@@ -97,7 +97,9 @@ def rows_of(run: RunContents, origin: Origin) -> list[Row]:
     for what, one in trained:
         values, guessed = known(one.id)
         scores = {f"valid_{name}": score for name, score in one.valid_scores.items()}
-        values = {**values, **scores}
+        # What was inherited is nothing that the trained network has.
+        values = {name: v for name, v in values.items() if name != QUALITY and name not in SCORES}
+        values |= scores
         if run.quality.name in one.valid_scores:
             values[QUALITY] = run.quality.of(one.valid_scores)
         found.append(Row(one.id, what, values, guessed - {QUALITY}))
@@ -270,8 +272,8 @@ def _times(run: RunContents, origin: Origin) -> Html:
             rows.append(cells)
         heads = ["network", *(f"{one.context:,} positions, ms" for one in timed)]
         caption = (
-            f"{words.sentence(objective.label)} ({objective.unit}), networks timed in turn where "
-            "the search ran."
+            f"{words.sentence(objective.label)} by the positions that are read: both were timed in "
+            "turn where the search ran."
         )
         tables.append(table(heads, rows, caption))
     return join(*tables)

@@ -64,7 +64,7 @@ def _shortfalls(run: RunContents) -> list[str]:
     found = [
         shortfall_and_advice(entries[one.id], one.valid_scores["loss"], one.asked_epochs, run.name)
         for one in run.retrained
-        if one.id in entries
+        if one.id in entries and run.spec.start is None
     ]
     return [problem[0].upper() + problem[1:] + "." for problem in found if problem]
 

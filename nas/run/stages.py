@@ -54,6 +54,7 @@ STUDY_FILE = "optuna.journal"
 RETRAIN, SCRATCH, ATTENTION, EXPORT = "retrain-", "scratch-", "attention-", "export-"
 TRAINED = RETRAIN.rstrip("-")  # all networks that are trained at the end
 TRAINED_LABEL = "Train the winner"
+ADDED = ("exchange", "contexts")  # which searches of earlier versions had not
 OF_NETWORKS: Mapping[str, str] = {
     RETRAIN: "Retrain",
     SCRATCH: "Train from scratch",
@@ -258,7 +259,7 @@ SEARCH_STAGES = (
     ),
     Stage(
         "contexts",
-        "Time the checkpoint and the picked network by length",
+        "Time by length of the prompt",
         ("front",),
         {CONTEXTS_FILE: "how long both take for prompts of several lengths, and a token behind"},
         _times_contexts,
@@ -294,10 +295,12 @@ def search_stages(spec: SearchSpec) -> list[Stage]:
 def stages_of_run(spec: SearchSpec, ended: Collection[str]) -> list[Stage]:
     """The stages of a run, of which some have ended, in order.
 
-    A run of 0.2 that has trained a network came to its end without exchanging anything.
+    A run that trained a network before there were all of the stages of `ADDED` came to its end
+    without them.
     """
-    old = any(name.startswith(RETRAIN) for name in ended) and "exchange" not in ended
-    return [stage for stage in search_stages(spec) if not (old and stage.name == "exchange")]
+    trained = any(name.startswith(RETRAIN) for name in ended)
+    left_out = {name for name in ADDED if trained and name not in ended}
+    return [stage for stage in search_stages(spec) if stage.name not in left_out]
 
 
 def network_stage(

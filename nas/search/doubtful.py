@@ -180,6 +180,9 @@ def loss_in_search(entry: FrontEntry) -> float | None:
 def shortfall(entry: FrontEntry, loss: float | None, asked_epochs: int | None) -> str | None:
     """Words for a network that learnt less on its own than it showed in the search, or None.
 
+    Not for one that goes on with what it inherits, which no training makes worse by what it is
+    judged by.
+
     Args:
         entry: the network.
         loss: its validation loss after its own training; None is not judged.

@@ -51,12 +51,16 @@ def _left(run: Run, ids: list[str]) -> Generator[Event, None, str]:
     from nas.executors.retraining.stage import REACHED  # imports torch
 
     left, settings = list(ids), run.spec.budget.retrain
-    lines = run.folder.read_journal(HALVING_FILE)
+    lines, by = run.folder.read_journal(HALVING_FILE), run.spec.kept_by.name
     if settings.check_every >= settings.epochs and len(left) > 1:
         yield Note(STAGE, "no check comes before the end of a training: the picked network wins")
         left = left[:1]
     for share in stops(len(left)):
-        known = {one["id"]: one["loss"] for one in lines if one.get("share") == share}
+        known = {
+            one["id"]: one["loss"]
+            for one in lines
+            if one.get("share") == share and one.get("by", "loss") == by
+        }
         missing = [one for one in left if one not in known]
         for event in run.executor.retrain(run, missing, share) if missing else ():
             if isinstance(event, Note):
@@ -65,6 +69,7 @@ def _left(run: Run, ids: list[str]) -> Generator[Event, None, str]:
                 name = event.stage.removeprefix(RETRAIN)
                 known[name] = event.values[REACHED]
                 line = {"share": share, "id": name, "loss": known[name]}
+                line |= {} if by == "loss" else {"by": by}
                 run.folder.append(HALVING_FILE, [line])
                 yield Progress(STAGE, len(known), len(left), f"{name}: {known[name]:.4g}")
         # One without a loss has diverged.

@@ -62,7 +62,7 @@ def retrain(
 
     with folder.locked(), open_executor(settings or ExecutorSettings(), folder) as executor:
         run = Run(folder, executor)
-        _check_front(folder)
+        check_front(folder)
         front = read_front(folder)
         ids = [pick(front, one).id for one in ([how] if isinstance(how, str) else how)]
         if trials is not None or epochs is not None:
@@ -131,8 +131,8 @@ def _cheapest_of_the_best(run: Run, left: str) -> str:
     for one in dict.fromkeys([left, *rivals]):
         if one in entries and run.folder.has(result_file(one)):
             result = run.folder.read_json(result_file(one))
-            if "asked_epochs" in result:  # not trained as long as the others
-                continue
+            if "asked_epochs" in result or quality.measured_name not in result:
+                continue  # not trained as long as the others, or not known to be worth it
             losses[one] = quality.of_measured(result)
             if quality.name == "loss":
                 errors[one] = float(result.get("loss_error", 0.0))
@@ -178,7 +178,12 @@ def no_dearer(entry: FrontEntry, other: FrontEntry, costs: Iterable[str]) -> boo
     return True
 
 
-def _check_front(folder: RunFolder) -> None:
+def check_front(folder: RunFolder) -> None:
+    """See that the front is the one that the search wrote.
+
+    Raises:
+        DamagedRunError: when it is not.
+    """
     record = folder.record("front")
     damage = None if record is None else folder.damage(record)
     if damage is not None:

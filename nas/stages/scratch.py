@@ -1,8 +1,8 @@
 """The stage that trains a network from scratch which a search has out of a checkpoint.
 
-For comparison: it has the first weights of the run's seed and no teacher, and the numbers by which
-it is fine-tuned otherwise. Its scores stand beside those of the fine-tuned network, whose files
-stay as they are; its weights are not kept.
+For comparison: it has the first weights of the run's seed and no teacher, and trains with the run's
+own settings for as long as was asked of the fine-tuned network. Its scores stand beside those of
+that network, whose files stay as they are; its weights are not kept.
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from nas.executors.retraining.stage import result_of, told
+from nas.executors.retraining.stage import epochs_of, result_of, settings_of, told
 from nas.run.events import Event
 from nas.run.folder import RunFolder
-from nas.run.layout import scratch_checkpoints_folder, scratch_file
+from nas.run.layout import asked_file, scratch_checkpoints_folder, scratch_file
 from nas.run.network_training import new_network, trainer_of
 from nas.run.stage_runner import run_stage
 from nas.run.stages import SCRATCH, Stage, network_stage
 from nas.search.front import FrontEntry, pick, read_front
 from nas.stages.base import Run
-from search_spaces.errors import UsageError
+from nas.stages.retrain import check_front
+from search_spaces.errors import NasError, UsageError
 from supernet.training.checkpoint import CheckpointFolder
 
 
@@ -34,6 +35,8 @@ def train_from_scratch(folder: RunFolder, how: Sequence[str]) -> Iterator[Event]
 
     Raises:
         UsageError: when the run began without a checkpoint, has no front yet or no such network.
+        DamagedRunError: when the front was changed since the search wrote it.
+        NasError: the first that ended a training; the others are finished before.
     """
     from nas.stages.report import report
 
@@ -43,12 +46,18 @@ def train_from_scratch(folder: RunFolder, how: Sequence[str]) -> Iterator[Event]
             "checkpoint"
         )
     with folder.locked():
-        run = Run(folder)
+        run, failure = Run(folder), None
+        check_front(folder)
         front = read_front(folder)
         for one in dict.fromkeys(pick(front, name).id for name in how):
             work = partial(_train, entry=pick(front, one))
-            yield from run_stage(run, scratch_stage(one), work)
+            try:
+                yield from run_stage(run, scratch_stage(one), work)
+            except NasError as error:  # a training that diverged; of all others the report tells
+                failure = failure or error
         yield from report(run)
+    if failure is not None:
+        raise failure
 
 
 def scratch_stage(network_id: str) -> Stage:
@@ -59,21 +68,22 @@ def scratch_stage(network_id: str) -> Stage:
         ("declare",),
         {scratch_file(network_id): "its scores when it is trained from scratch"},
         scratch=(scratch_checkpoints_folder(network_id),),
+        reads=(asked_file(network_id),),
     )
 
 
 def _train(run: Run, entry: FrontEntry) -> Iterator[Event]:
-    if run.folder.has(scratch_file(entry.id)):  # killed behind its last step
-        return
-    stage, settings = SCRATCH + entry.id, replace(run.spec.budget.retrain, distillation=0.0)
     path = run.folder.path / scratch_checkpoints_folder(entry.id)
-    checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{stage}", run.folder.check)
-    network = new_network(run.spec, entry.architecture, settings)
-    trainer = trainer_of(network, run.spec, run.quick_task, settings, checkpoints, learnt=False)
-    for report in trainer.run():
-        yield from told(stage, report)
-    network.network.load_state_dict(trainer.final_weights())
-    run.folder.write_json(
-        scratch_file(entry.id), result_of(run, entry, network, len(trainer.history))
-    )
-    shutil.rmtree(path)
+    if not run.folder.has(scratch_file(entry.id)):  # else it was killed behind its last step
+        stage, settings = SCRATCH + entry.id, replace(settings_of(run, entry.id), distillation=0.0)
+        checkpoints = CheckpointFolder(path, f"{run.spec.digest}:{stage}", run.folder.check)
+        network = new_network(run.spec, entry.architecture, settings)
+        task = run.quick_task
+        trainer = trainer_of(network, run.spec, task, settings, checkpoints, learnt=False)
+        for report in trainer.run():
+            yield from told(stage, report)
+        network.network.load_state_dict(trainer.final_weights())
+        about = epochs_of(run, entry.id)
+        result = result_of(run, entry, network, len(trainer.history), about)
+        run.folder.write_json(scratch_file(entry.id), result)
+    shutil.rmtree(path, ignore_errors=True)

@@ -142,7 +142,7 @@ def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
             entries[one["id"]], one.get("valid_loss"), one.get("asked_epochs"), str(folder.path)
         )
         for one in state.retrained
-        if one.get("id") in entries
+        if one.get("id") in entries and folder.spec.start is None
     ]
     return [problem for problem in found if problem]
 

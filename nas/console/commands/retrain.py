@@ -51,8 +51,8 @@ def retrain(
         metavar="N",
         min=0,
         max=MOST_TRIALS,
-        help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best by the "
-        "validation loss; 0 goes back to the run's own.",
+        help="Try N learning rates, dropouts and warm-ups with Ray Tune and keep the best on the "
+        "validation split; 0 goes back to the run's own.",
         show_default="what was asked before, or the run's own",
     ),
     epochs: int = typer.Option(
@@ -147,8 +147,8 @@ def _check_scratch(
     }
     if wrong := [name for name, there in given.items() if there]:
         raise UsageError(
-            f"{wrong[0]} does not go with --from-scratch, which trains here and just as the "
-            "fine-tuned networks were"
+            f"{wrong[0]} does not go with --from-scratch, which trains here, with the run's own "
+            "settings and for as long as was asked of the fine-tuned network"
         )
 
 

@@ -46,7 +46,9 @@ def network_trainer(
 
 def training_digest(run: OpenedRun, entry: FrontEntry) -> str:
     """What the checkpoints of a network's training are of."""
-    return f"{run.training_digest(FINE_TUNE)}:{entry.id}"
+    kept_by = run.spec.kept_by.name
+    what = f"{run.training_digest(FINE_TUNE)}:{entry.id}"
+    return what if kept_by == "loss" else f"{what}:{kept_by}"
 
 
 def _inherited(run: OpenedRun, entry: FrontEntry) -> StandAlone:

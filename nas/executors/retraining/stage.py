@@ -170,7 +170,8 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
     result = run.folder.read_json(result_file(entry.id))
     name = next(name for name in result if name.startswith("test_"))
     yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
-    loss, asked_epochs = result["valid_loss"], result.get("asked_epochs")
+    loss = None if run.spec.start is not None else result["valid_loss"]
+    asked_epochs = result.get("asked_epochs")
     if problem := shortfall_and_advice(entry, loss, asked_epochs, str(run.folder.path)):
         yield Note(stage, problem)
 
@@ -229,7 +230,9 @@ def train_part(run: OpenedRun, network_id: str, share: float) -> Iterator[Event]
     stage = RETRAIN + entry.id
     if run.folder.has(result_file(entry.id)):
         result = run.folder.read_json(result_file(entry.id))
-        yield Progress(stage, 1, 1, "is trained", {REACHED: quality.of_measured(result)})
+        known = quality.measured_name in result
+        values = {REACHED: quality.of_measured(result)} if known else {}
+        yield Progress(stage, 1, 1, "is trained", values)
         return
     _, trainer = network_trainer(run, entry, settings_of(run, entry.id), _checkpoints(run, entry))
     try:

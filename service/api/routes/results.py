@@ -190,7 +190,7 @@ def architecture(
     result = result_file(arch_id)
     retrained = folder.read_json(result) if folder.has(result) else None
     problem = None
-    if retrained is not None:
+    if retrained is not None and folder.spec.start is None:
         asked_epochs = retrained.get("asked_epochs")
         problem = shortfall(entry, retrained.get("valid_loss"), asked_epochs)
     return ArchitectureOut(

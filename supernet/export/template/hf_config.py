@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig
 
+UNKNOWN = ("inputs_embeds", "decoder_inputs_embeds", "output_hidden_states", "output_attentions")
+
 
 class NasConfig(PretrainedConfig):
     """Marks, classes and lengths, as they stand in config.json; `description` is the network."""
@@ -24,7 +26,7 @@ def refuse(given: dict[str, Any], start: int = 0) -> None:
     Raises:
         ValueError: for the first of them.
     """
-    for name in ("inputs_embeds", "output_hidden_states", "output_attentions"):
+    for name in UNKNOWN:
         if given.get(name) is not None and given[name] is not False:
             raise ValueError(f"{name} is nothing that this network knows: leave it out")
     types = given.get("token_type_ids")

@@ -67,16 +67,16 @@ class NasModel(PreTrainedModel):
         mask: Tensor | None,
         past: Remembered | None,
         given: dict[str, Any],
-    ) -> tuple[Tensor, Remembered]:
+    ) -> tuple[Tensor, Remembered | None]:
         """States of tokens, and what is carried on; a full segment becomes memory.
 
-        Rows may be padded at their end, which nothing before it sees; then nothing goes on from
-        them.
+        Rows may be padded at their end, which nothing before it sees; nothing is carried on then.
         """
         length = 0 if past is None else past.length
         refuse(given, length)
-        if mask is not None and not mask.all():
-            rises = bool((mask[:, 1:] > mask[:, :-1]).any())
+        padded = mask is not None and not mask.all()
+        if mask is not None and padded:
+            rises = mask.dim() != 2 or bool((mask[:, 1:] > mask[:, :-1]).any())
             if rises or past is not None:
                 raise ValueError("padding stands at the end of rows, and nothing goes on behind it")
         state = self.network.start() if past is None else past.state
@@ -91,7 +91,8 @@ class NasModel(PreTrainedModel):
                     state = state.next_segment()
                 x, state = self.network.read(part, state)
                 found.append(x)
-        return torch.cat(found, dim=1), Remembered(state, length + tokens.shape[1])
+        read = None if padded else Remembered(state, length + tokens.shape[1])
+        return torch.cat(found, dim=1), read
 
 
 class NasForCausalLM(NasModel, GenerationMixin):

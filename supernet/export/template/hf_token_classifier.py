@@ -27,6 +27,10 @@ class NasModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """All weights are in the file."""
 
+    def get_input_embeddings(self) -> nn.Module:
+        """The table of its tokens."""
+        return self.network.embedding
+
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **given: Any
     ) -> BaseModelOutput:

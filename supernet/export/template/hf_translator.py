@@ -17,7 +17,7 @@ from transformers import (
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from supernet.export.template.decoder import BOS, EOS, PAD, State
-from supernet.export.template.hf_config import NasConfig
+from supernet.export.template.hf_config import NasConfig, refuse
 from supernet.export.template.translator import Network
 
 
@@ -136,13 +136,14 @@ class NasForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         past_key_values: Remembered | None = None,
         labels: Tensor | None = None,
         known_words_only: bool = False,
-        **_: Any,
+        **given: Any,
     ) -> Seq2SeqLMOutput:
         """Logits of what follows each target token; with labels also the loss.
 
         Sources ``(B, M)`` end with the end mark and are padded behind it. Labels ``(B, N)`` are
         targets that end with the end mark, -100 where nothing is to be predicted.
         """
+        refuse(given)
         if decoder_input_ids is None:
             if labels is None:
                 raise ValueError("give decoder_input_ids, or labels from which they are made")

@@ -121,6 +121,11 @@ def test_scores_without_what_was_searched_for_are_told_without_it(begun: RunCont
     lacking = replace(begun, spec=spec)
     assert "recall_nats" not in lacking.retrained[0].valid_scores
     assert lacking.retrained[0].id in words_of(checkpoint_section(lacking))
+    assert lacking.origin is not None
+    (*_, tuned) = rows_of(lacking, lacking.origin)
+    own = {f"valid_{name}" for name in lacking.retrained[0].valid_scores}
+    assert "quality" not in tuned.values
+    assert {name for name in tuned.values if name.startswith("valid_")} == own
     assert retrained_points(lacking) == []
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nas.objectives.cache import contexts_of
 from nas.report.checkpoint_section import checkpoint_section
 from nas.request.spec import SearchSpec
 from nas.results.reader import read_contents
+from nas.run.events import Note
 from nas.run.folder import RunFolder
 from nas.run.stages import search_stages
 from nas.stages import contexts
@@ -68,11 +70,35 @@ def test_both_are_timed_for_every_length(
 def test_no_longer_prompt_is_read_than_takes_long(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contexts, "LONGEST_S", 0.0)
-    list(contexts.work(Run(folder)))
-    times = read_contents(folder).context_times
     first = contexts_of(folder.spec.space)[0]
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "LONGEST_S", 0.0)
+        list(contexts.work(Run(folder)))
+    times = read_contents(folder).context_times
     assert [(one.mode, one.context) for one in times] == [("decode", first), ("prefill", first)]
+    monkeypatch.setattr(contexts, "_timed", lambda run, networks, workload: {"a": 1000.0})
+    folder.write_journal(contexts.CONTEXTS_FILE, [])
+    list(contexts.work(Run(folder)))  # four times the length: four and sixteen times as long
+    assert [one.context for one in read_contents(folder).context_times] == [first, first]
+
+
+def test_what_does_not_fit_or_is_not_here_is_told_and_left_out(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "_timed", full)
+        notes = [one for one in contexts.work(Run(folder)) if isinstance(one, Note)]
+    assert len(notes) == 2 and "there is no memory to time" in notes[0].message
+    with monkeypatch.context() as patch:
+        patch.setattr(contexts, "MOST_STATE_MB", 0.0)
+        assert list(contexts.work(Run(folder))) == []
+    monkeypatch.setattr(Run, "computes_on", "cuda")
+    (note,) = contexts.work(Run(folder))
+    assert isinstance(note, Note) and "nothing is timed" in note.message
+    assert folder.read_journal(contexts.CONTEXTS_FILE) == []
 
 
 def test_only_searches_for_a_time_have_it(run: RunFolder) -> None:

@@ -459,6 +459,17 @@ def test_a_folder_is_uploaded_as_a_checkpoint(
     assert {path.name for path in kept.iterdir()} == (
         {path.name for path in folder.iterdir()} - {"pytorch_model.bin"} | {"upload.json"}
     )
+    texts = tmp_path / "lines.txt"
+    texts.write_text("".join(f"the cat sat on mat {number}\n" for number in range(300)))
+    page.get_by_role("link", name="Data").click()
+    form = page.locator("form.data-upload")
+    expect(form.get_by_label("Checkpoint")).to_be_hidden()
+    form.get_by_label("File").set_input_files(texts)
+    form.get_by_label("What it is for").select_option("language_modelling")
+    form.get_by_label("Checkpoint").select_option("my-llama")
+    form.get_by_role("button", name="Upload").click()
+    expect(page.get_by_role("row").filter(has_text="lines")).to_contain_text("language modelling")
+    page.get_by_role("link", name="Checkpoints").click()
     page.get_by_role("link", name="Search", exact=True).click()
     expect(page.get_by_label("Checkpoint")).to_have_value("my-llama")
     page.get_by_role("link", name="a checkpoint").click()

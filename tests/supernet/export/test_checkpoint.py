@@ -268,8 +268,10 @@ def test_another_network_answers_as_its_family_or_refuses(
     mask = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     padded = model(tokens, attention_mask=mask, position_ids=torch.arange(6)[None]).logits
     assert torch.equal(padded, logits)
+    assert model(tokens, attention_mask=mask).past_key_values is None
     for given, words in (
         ({"attention_mask": mask.flip(1)}, "padding stands at the end"),
+        ({"attention_mask": torch.ones(2, 1, 6, 6).tril()}, "padding stands at the end"),
         ({"attention_mask": mask, "past_key_values": first.past_key_values}, "nothing goes on"),
         ({"position_ids": torch.arange(1, 7)[None]}, "position_ids is left out"),
         ({"token_type_ids": mask}, "token_type_ids has to be 0"),
