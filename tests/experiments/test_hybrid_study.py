@@ -395,25 +395,27 @@ def test_a_study_begun_again_does_nothing_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("experiments.harness.RESULTS", tmp_path)
-    arguments = ["--space", "recall", "--length", "48", "--costs", "kv_cache_mb", "--json"]
-    arguments += ["--preset", "smoke", "--budget", "40", "--seeds", "2", "--ranked", "10"]
+    space = Path(hybrid_study.__file__).with_name("recall_kinds.toml")
+    arguments = ["--space", str(space), "--costs", "kv_cache_mb", "--json", "--seeds", "2"]
+    arguments += ["--preset", "smoke", "--budget", "20", "--first", "12", "--ranked", "10"]
     arguments += ["--work", str(tmp_path / "work")]
     arguments += ["--set", "own_updates=2", "retrain.max_updates=2", "valid_examples=4"]
     arguments += ["--searches", "1", "--workers", "2"]
     STUDY.main(arguments)
     first = json.loads(capsys.readouterr().out)
-    work = tmp_path / "work" / "recall-48"
+    work = tmp_path / "work" / "recall-kinds-16"
     before = {file: file.stat().st_mtime_ns for file in (work / "trained").iterdir()}
     assert len(before) >= 10
     STUDY.main(arguments)
     assert json.loads(capsys.readouterr().out) == first
     assert {file: file.stat().st_mtime_ns for file in (work / "trained").iterdir()} == before
     for row in first["contexts"][0]["winners"]:
-        assert row["costs"]["flops"] == network_costs_of(row)
-    assert (tmp_path / "hybrid_study_recall_48.json").exists()
+        assert row["costs"]["flops"] == network_costs_of(row, space)
+    assert first["contexts"][0]["whole"]["searches"]
+    assert (tmp_path / "hybrid_study_recall-kinds_16.json").exists()
 
 
-def network_costs_of(row: dict[str, Any]) -> float:
-    space = space_at(RECALL, 48)
+def network_costs_of(row: dict[str, Any], file: Path) -> float:
+    space = load_space(str(file))
     rows = space.encode([Architecture.from_json(row["architecture"])])
     return float(network_costs(space, rows)[0, 1])
