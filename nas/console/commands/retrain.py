@@ -16,7 +16,7 @@ from nas.executors.base import ExecutorSettings
 from nas.executors.opening import check_installed
 from nas.executors.retraining.asked import MOST_EPOCHS, MOST_TRIALS
 from nas.request import picks
-from nas.results.state import open_run
+from nas.results.state import open_run, read_state
 from nas.run.threads import use_threads
 from search_spaces.errors import UsageError
 
@@ -37,11 +37,12 @@ def _check_known(backend: str) -> str:
 def retrain(
     run: str = options.RUN,
     pick: str = typer.Option(
-        picks.BEST,
+        None,
         "--pick",
         metavar=f"{picks.METAVAR}|{FRONT}",
         help="The network to train, as with nas search, or the whole front.",
         autocompletion=options.complete_retrain_pick,
+        show_default=f"{picks.BEST}; with --from-scratch what the search has picked",
     ),
     top: int = typer.Option(
         None, min=1, help="Of --pick front only so many, those with the best quality."
@@ -99,7 +100,7 @@ def retrain(
 
     With --executor ray several are trained side by side.
     """
-    if pick != FRONT:
+    if pick not in (None, FRONT):
         picks.read_pick(pick)
     _check_backend(backend, run_backend, fairseq_options, json_lines)
     _check_tuning(tune, where)
@@ -112,13 +113,14 @@ def retrain(
     screen = choose_reporter(quiet, json_lines)
     if backend != OWN:
         train = BACKENDS[backend].load()
-        trained = train(folder, pick, run_backend, fairseq_options, logs, screen)
+        trained = train(folder, pick or picks.BEST, run_backend, fairseq_options, logs, screen)
         if trained:
             finish(folder, trained, quiet, json_lines)
         return
     from nas.search.front import read_front
 
-    ids = winners(read_front(folder), pick, top)
+    picked = read_state(folder, thorough=False).picked if from_scratch else None
+    ids = winners(read_front(folder), pick or picked or picks.BEST, top)
     use_threads(folder.spec.budget.threads)
     from nas.stages.retrain import retrain as run_retrain  # imports torch
     from nas.stages.scratch import train_from_scratch
@@ -165,7 +167,7 @@ def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: b
 
 def _check_single(
     backend: str,
-    pick: str,
+    pick: str | None,
     top: int | None,
     asked: tuple[int | None, int | None],
     where: ExecutorSettings,

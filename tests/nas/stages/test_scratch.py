@@ -45,7 +45,7 @@ def test_its_scores_stand_beside_those_of_the_fine_tuned_one(
     assert picked is not None
     tuned = picked.id  # beside it the checkpoint was trained on
     before = {file: file.read_bytes() for file in (folder.path / "retrained" / tuned).iterdir()}
-    done = trained(folder.path, "--pick", tuned)
+    done = trained(folder.path)
     assert done.exit_code == 0, done.output
     assert f"Scratch {tuned}, test" in done.stdout
     assert all(file.read_bytes() == content for file, content in before.items())
