@@ -89,7 +89,7 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             raise DataError(
                 f"networks of the space {space.name} learn the embeddings that a checkpoint gives "
                 f"to texts, and the data {dataset} have none: name your own texts with "
-                f"{mark('data', MADE_BY)}"
+                f"{mark('dataset', MADE_BY)}"
             )
         folder = Path(path).expanduser()
         data = EMBEDDINGS.open(folder)

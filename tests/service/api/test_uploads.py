@@ -133,7 +133,7 @@ def test_a_folder_of_sentence_transformers_keeps_its_pooling(
     assert uploaded(alice, "encoder", files).json()["task"] == "embedding"
     asked = {"start": "encoder", "dataset": "synthetic", "preset": "smoke"}
     told = problem(alice.post("/jobs", json=asked), 422, "/dataset")
-    assert "the data synthetic have none: name a folder of texts" in told
+    assert "the data synthetic have none: name your own texts with dataset" in told
 
 
 def test_others_see_nothing_of_it(server: Server, alice: httpx.Client, llama: Path) -> None:
