@@ -5,8 +5,9 @@ text within these bounds that still takes long, it costs a process (``python -m
 service.api.space_reader``), and whoever sent it an answer that says so; nobody else waits for it.
 
 Checkpoints are read there as well, because that takes libraries that the service does without.
-Those that were put on the server by its owner may take their time; what was uploaded is read for
-the first time within `CHECK_CPU_S`, longer for large ones, and `CHECK_MEMORY_MB`.
+Those that were put on the server by its owner may take their time, and so may searches that begin
+with what was uploaded: that is read for the first time within `CHECK_CPU_S`, longer for large
+ones, and `CHECK_MEMORY_MB`.
 
 How long a search will take is told there, for which a few seconds are spent on training and timing.
 
@@ -430,7 +431,7 @@ def _loaded(request: dict[str, Any]) -> tuple[int, int] | None:
     """Load what an answer takes, which is not the request's fault; its bounds, None without any."""
     kind, given = request["kind"], request["given"]
     if kind == "checkpoints" or given.get("start") is not None:
-        return None  # what the server's owner put there, which may take its time
+        return None  # the server owner's, or read within bounds when it came: it takes its time
     if kind == "upload":
         importlib.import_module("supernet.pretrained.checkpoint")
         importlib.import_module("safetensors.torch")
