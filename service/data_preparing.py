@@ -20,7 +20,7 @@ from typing import Any
 
 from search_spaces.errors import NasError
 from service.children import end_with_others
-from service.process_limits import limited
+from service.process_limits import bytes_of, limited
 from service.settings import GIB, MIB
 
 CPU_S, MEMORY_MB = 3600, 4096
@@ -80,13 +80,6 @@ def _without_paths(text: str, hidden: Mapping[str, str]) -> str:
     return text
 
 
-def _bytes_beside(order: Mapping[str, Any]) -> int:
-    """Of the checkpoint that is read for a file."""
-    folder = order.get("checkpoint")
-    files = [] if folder is None else Path(folder).rglob("*")
-    return sum(file.stat().st_size for file in files if file.is_file())
-
-
 class _Teller:
     """Writes what is being done, not too often."""
 
@@ -117,7 +110,8 @@ def main() -> None:
 
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_BYTES, hard))
-    weights_mb = _bytes_beside(order) // MIB  # mapped, held in fp32, and given to a network
+    folder = order.get("checkpoint")  # mapped, held in fp32, and given to a network
+    weights_mb = 0 if folder is None else bytes_of(Path(folder)) // MIB
     with limited(CPU_S, MEMORY_MB + 2 * order["bytes"] // MIB + 4 * weights_mb):
         try:
             answer = prepare_file(order)

@@ -21,6 +21,12 @@ def mapped_bytes() -> int:
     return int(_STATM.read_text().split()[0]) * resource.getpagesize()
 
 
+def bytes_of(path: Path) -> int:
+    """Of a file, or of all files in a folder; 0 where there is nothing."""
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
 @contextmanager
 def limited(cpu_s: int, memory_mb: int) -> Iterator[None]:
     """Use no more processor time and memory than that, where the system can tell."""

@@ -52,7 +52,7 @@ from service.api.schemas import (
 from service.api.specs import Search, needs_limits, read_search, read_space, refusing
 from service.auth import Role, Token
 from service.children import Child, LostError, NoHelperError, end_with_others
-from service.process_limits import limited, mapped_bytes
+from service.process_limits import bytes_of, limited, mapped_bytes
 from service.settings import MIB, Settings
 from service.uploads import UnreadError
 
@@ -176,7 +176,7 @@ class SpaceReader:
             **given.model_dump(mode="json"),
             "folder": str(folder.path),
             "network": network,
-            "size": sum(map(_bytes_of, places)),
+            "size": sum(map(bytes_of, places)),
         }
         told = (
             f"the network gave no answer within {TRY_CPU_S} s of computing and {TRY_MEMORY_MB} MB "
@@ -195,7 +195,7 @@ class SpaceReader:
         steps = spec.budget.model_dump_json(exclude=AMOUNTS)
         begun = None if spec.start is None else spec.start.folder
         key = (spec.space_toml, spec.dataset, spec.data, begun, spec.device, spec.quality, steps)
-        size = 0 if spec.data is None else _bytes_of(Path(spec.data))
+        size = 0 if spec.data is None else bytes_of(Path(spec.data))
         asked = {"spec": search.spec, "known": self._calibrations.get(key, {}), "size": size}
         told = (
             f"calibrating took more than {TRY_CPU_S} s of computing or {TRY_MEMORY_MB} MB beside "
@@ -296,12 +296,6 @@ def _lost_means(detail: str | None = None, field: str | None = None) -> Iterator
         if error.code is None or detail is None:
             raise ProblemError(503, BUSY, headers={"Retry-After": AGAIN_S}) from error
         raise ProblemError(422, detail, field) from error
-
-
-def _bytes_of(path: Path) -> int:
-    """Of a file, or of all files in a folder; 0 where there is nothing."""
-    files = path.rglob("*") if path.is_dir() else [path]
-    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 class _Process:

@@ -9,7 +9,7 @@ from service.api.dependencies import InContext, Submitter
 from service.api.problems import ProblemError
 from service.api.routes import uploads
 from service.dashboard.pages import Form, Page, page
-from supernet.pretrained.folder_files import CHECKPOINT_FILES
+from supernet.pretrained.folder_files import CHECKPOINT_FILES, WEIGHTS_FILE
 
 router = APIRouter(prefix="/checkpoints", route_class=Page)
 
@@ -18,7 +18,9 @@ router = APIRouter(prefix="/checkpoints", route_class=Page)
 async def checkpoints(request: Request, token: Submitter, context: InContext) -> Response:
     """The checkpoints that the viewer's searches may begin with."""
     found = await uploads.checkpoints(token, context)
-    return page(request, "checkpoints", checkpoints=found, files=CHECKPOINT_FILES)
+    return page(
+        request, "checkpoints", checkpoints=found, files=CHECKPOINT_FILES, whole=WEIGHTS_FILE
+    )
 
 
 @router.post("/delete")

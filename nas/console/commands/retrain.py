@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 
 import typer
@@ -122,12 +122,13 @@ def retrain(
     picked = read_state(folder, thorough=False).picked if from_scratch else None
     ids = winners(read_front(folder), pick or picked or picks.BEST, top)
     use_threads(folder.spec.budget.threads)
-    from nas.stages.retrain import retrain as run_retrain  # imports torch
-    from nas.stages.scratch import train_from_scratch
-
     if from_scratch:
+        from nas.stages.scratch import train_from_scratch  # imports torch
+
         follow(folder, train_from_scratch(folder, ids), screen, logs)
     else:
+        from nas.stages.retrain import retrain as run_retrain  # imports torch
+
         follow(folder, run_retrain(folder, ids, where, tune, epochs), screen, logs)
     finish(folder, ids, quiet, json_lines)
 
@@ -147,11 +148,11 @@ def _check_scratch(
         "--executor ray": where.kind == "ray",
         f"--backend {backend}": backend != OWN,
     }
-    if wrong := [name for name, there in given.items() if there]:
-        raise UsageError(
-            f"{wrong[0]} does not go with --from-scratch, which trains here, with the run's own "
-            "settings and for as long as was asked of the fine-tuned network"
-        )
+    _refuse(
+        given,
+        "--from-scratch, which trains here, with the run's own settings and for as long as was "
+        "asked of the fine-tuned network",
+    )
 
 
 def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: bool) -> None:
@@ -179,8 +180,10 @@ def _check_single(
         "--epochs": asked[1] is not None,
         "--executor ray": where.kind == "ray",
     }
-    wrong = [name for name, there in given.items() if there]
-    if wrong:
-        raise UsageError(
-            f"{wrong[0]} does not go with --backend {backend}, which trains one network by itself"
-        )
+    _refuse(given, f"--backend {backend}, which trains one network by itself")
+
+
+def _refuse(given: Mapping[str, bool], beside: str) -> None:
+    """Refuse the first of the options that are there and do not go with another."""
+    if wrong := next((name for name, there in given.items() if there), None):
+        raise UsageError(f"{wrong} does not go with {beside}")

@@ -412,9 +412,10 @@
       if (known.test(name)) files[name] = file;
       else others.push(name);
     }
-    if ("model.safetensors" in files) { // which is the whole network: others are not read
+    const { whole } = form.dataset;
+    if (whole in files) { // all weights in one file: others are not read
       for (const name of Object.keys(files)) {
-        if (!name.endsWith(".safetensors") || name === "model.safetensors") continue;
+        if (!name.endsWith(".safetensors") || name === whole) continue;
         delete files[name];
         others.push(name);
       }
