@@ -90,6 +90,7 @@ class AttentionOperator:
         crosses: whether it can stand between an encoder and a decoder.
         rotates: whether rotary positions turn its queries and keys.
         grows: whether its state grows with the context for ever.
+        full: whether every position looks at all of them, each by itself.
     """
 
     name: str
@@ -100,6 +101,7 @@ class AttentionOperator:
     crosses: bool = True
     rotates: bool = False
     grows: bool = False
+    full: bool = False
 
 
 def window_of(settings: ModelSettings, kind: AttentionKind) -> int:
@@ -352,8 +354,10 @@ def _bigbird(settings: ModelSettings, sizes: AttentionSizes) -> Tally:
 OPERATORS: dict[str, AttentionOperator] = {
     operator.name: operator
     for operator in (
-        AttentionOperator("softmax", 6, _softmax, _keys_and_values, rotates=True, grows=True),
-        AttentionOperator("relative", 6, _relative, _keys_and_values, grows=True),
+        AttentionOperator(
+            "softmax", 6, _softmax, _keys_and_values, rotates=True, grows=True, full=True
+        ),
+        AttentionOperator("relative", 6, _relative, _keys_and_values, grows=True, full=True),
         AttentionOperator("window", 8, _window, _last_keys_and_values, crosses=False, rotates=True),
         AttentionOperator("cosformer", 14, _cosformer, _sums(1, features=2)),
         AttentionOperator("norm", 12, _norm, _sums(0)),

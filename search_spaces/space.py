@@ -183,6 +183,15 @@ class SearchSpace(GenotypeSpace):
         return columns
 
     @cached_property
+    def kind_columns(self) -> dict[str, list[int]]:
+        """For each stack, for each layer from 0, the column of the kind of its self-attention."""
+        kinds = ENCODER_LAYER_GENES[0], DECODER_LAYER_GENES[0]
+        return {
+            stack: [next(c for c in columns if self.slots[c].gene in kinds) for columns in layers]
+            for stack, layers in self.layer_columns.items()
+        }
+
+    @cached_property
     def headless(self) -> tuple[Headless, ...]:
         """The layers that may have no attention."""
         found = []

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from nas.objectives import cache, decoding, latency, peak_memory, quality, size
+from nas.objectives import (
+    cache,
+    decoding,
+    full_attention,
+    latency,
+    peak_memory,
+    quality,
+    size,
+)
 from nas.objectives.base import (
     RATE,
     Floats,
@@ -72,6 +80,7 @@ OBJECTIVES: Mapping[str, Objective] = _Objectives(
         cache.OBJECTIVE,
         size.FLOPS,
         size.PARAMS,
+        full_attention.OBJECTIVE,
         peak_memory.OBJECTIVE,
     )
 )
@@ -81,7 +90,7 @@ COSTS = tuple(name for name in OBJECTIVES if name != QUALITY)
 # Of these objectives and scores more is better.
 MORE_IS_BETTER = (*quality.MORE_IS_BETTER, *(n for n, one in OBJECTIVES.items() if one.maximise))
 TIMED = tuple(name for name in OBJECTIVES if OBJECTIVES[name].timed)
-# Those that follow from a network alone, parameters first.
+# Those that follow from a network alone, the plainest first.
 COUNTED = tuple(name for name in reversed(list(OBJECTIVES)) if OBJECTIVES[name].count)
 # What stands beside costs where they are kept, and the one known cost of which more is better.
 RESERVED = (
@@ -161,7 +170,7 @@ def counted(
 
 def exact(space: GenotypeSpace, genotypes: Genotypes, asked: Collection[str]) -> dict[str, Floats]:
     """Those that are counted for every network, and what else is asked for: as `counted`."""
-    return counted(space, genotypes, {n for n in COUNTED if OBJECTIVES[n].whole or n in asked})
+    return counted(space, genotypes, {n for n in COUNTED if OBJECTIVES[n].always or n in asked})
 
 
 def rates(

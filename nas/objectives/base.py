@@ -45,8 +45,8 @@ class Objective:
         ends: networks ``(N, S)`` of a space, among which and those of
             `nas.search.uniform_networks.cheapest_rows` is that with the smallest count; None of
             what is not counted.
-        whole: whether values are whole numbers, which are counted for every network, asked for or
-            not.
+        whole: whether values are whole numbers.
+        always: whether it is counted for every network, asked for or not.
         timed: whether it is milliseconds, so that measuring twice gives different values.
         mode: of the workload that it is timed on; None for the workload's own.
         rate_of: the timed objective that it is a rate of; empty for none.
@@ -68,6 +68,7 @@ class Objective:
     count: Count | None = None
     ends: Callable[[SearchSpace], Genotypes] | None = None
     whole: bool = False
+    always: bool = False
     timed: bool = False
     mode: Mode | None = None
     rate_of: str = ""

@@ -47,6 +47,7 @@ FLOPS = Objective(
     count=_flops,
     ends=lambda space: cheapest_by_layer(space, _flops, space.stacks),
     whole=True,
+    always=True,
 )
 PARAMS = Objective(
     "params",
@@ -57,4 +58,5 @@ PARAMS = Objective(
     count=_params,
     ends=lambda space: cheapest_by_layer(space, _params, space.stacks),
     whole=True,
+    always=True,
 )

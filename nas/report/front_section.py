@@ -24,8 +24,7 @@ SQUARES = (
     " An open square is a checkpoint that a search began with; what is less than a tenth of the "
     "lowest value is drawn there."
 )
-# Tick formats: counts with k, M, G; everything else as it is.
-TICKS = {name: "~s" if one.whole else "~g" for name, one in OBJECTIVES.items()}
+SINGLY = 10  # whole numbers up to it have a tick each
 
 
 def front_section(run: RunContents) -> Html:
@@ -93,13 +92,19 @@ def cost_chart(run: RunContents, cost: str, final: bool = True) -> Html:
     traces += checkpoint_traces(run, cost, _all(traces, "y"))
     shown = [trace for trace in traces if trace["x"]]
     layout = {
-        "xaxis": axis(
-            words.axis_label(run, cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")
-        ),
+        "xaxis": cost_axis(words.axis_label(run, cost), cost, _all(shown, "x")),
         "yaxis": axis(words.axis_label(run, QUALITY), _all(shown, "y"), tickformat="~g"),
         "shapes": _limit_line(run.spec.limits.get(cost)),
     }
     return chart(f"front-{cost}", shown, layout, _caption(run, cost, trained), height_rem=30)
+
+
+def cost_axis(title: str, cost: str, values: Sequence[float]) -> dict[str, Any]:
+    """The axis of a cost: counts with k, M and G, few of them one by one; all else as it is."""
+    if not OBJECTIVES[cost].whole:
+        return axis(title, values, tickformat="~g")
+    few = {"dtick": 1, "type": "linear"} if max(values, default=SINGLY + 1) <= SINGLY else {}
+    return axis(title, values, tickformat="~s") | few
 
 
 def _front_name(front: Front, final: bool) -> str:

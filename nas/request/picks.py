@@ -116,7 +116,7 @@ class Pick:
         Args:
             asked: its objectives, and what it limits.
             quality: what its quality is.
-            counted: whether its networks are this project's, whose `Objective.whole` are counted
+            counted: whether its networks are this project's, whose `Objective.always` are counted
                 whatever is asked for; those of an evaluator have the costs alone that it tells.
 
         Raises:
@@ -124,7 +124,7 @@ class Pick:
         """
         for condition in self.conditions:
             one = OBJECTIVES.get(condition.name)
-            known = one is None or one.name in (QUALITY, *asked) or (counted and one.whole)
+            known = one is None or one.name in (QUALITY, *asked) or (counted and one.always)
             if not known:
                 raise UsageError(
                     f"{mark('pick')} asks for {condition}, which this search does not measure: "

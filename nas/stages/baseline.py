@@ -100,7 +100,9 @@ def _with_nearest(
     params = network_costs(run.space, rows)[:, 0]
     nearest: dict[str, Architecture] = {}
     for candidate in ids:
-        far = np.abs(np.log(costs / pick(front, candidate).minimised(name))).round(6)
+        cost = pick(front, candidate).minimised(name)
+        # Grows with the distance of the logarithms, and may be of nought.
+        far = (np.abs(costs - cost) / np.maximum(costs + cost, np.finfo(float).tiny)).round(6)
         best = np.lexsort((-params, far))[:1]
         (network,) = run.space.decode(rows[best])
         nearest[network.id] = network

@@ -101,11 +101,10 @@ def _memory_lengths(space: SearchSpace, genotypes: Genotypes) -> Integers:
 
 def _spans(space: SearchSpace, genotypes: Genotypes, stack: str) -> Integers:
     """`omni_spans` of every row at once, ``(N, layers)``."""
-    layers = space.layer_columns[stack]
-    spans = np.ones((len(genotypes), len(layers)), dtype=np.int64)
+    kinds = space.kind_columns[stack]
+    spans = np.ones((len(genotypes), len(kinds)), dtype=np.int64)
     previous = np.zeros(len(genotypes), dtype=np.int64)
-    for number, columns in enumerate(layers, start=1):
-        column = next(c for c in columns if space.slots[c].gene in ("attention", "self_attention"))
+    for number, column in enumerate(kinds, start=1):
         choices = np.array([choice == "omni" for choice in space.slots[column].choices])
         omni = choices[genotypes[:, column]]
         spans[omni, number - 1] = np.minimum(space.model.omni_span, number - previous[omni])

@@ -11,8 +11,8 @@ from nas.report import words
 from nas.report.charts import Trace, axis, chart, hover
 from nas.report.front_section import (
     SQUARES,
-    TICKS,
     checkpoint_traces,
+    cost_axis,
     front_traces,
     good_corner,
     marks_in_words,
@@ -77,9 +77,7 @@ def _cost_chart(made: Comparison, cost: str) -> Html:
         traces += checkpoint_traces(compared.contents, cost, others, begun, colour)
     shown = [trace for trace in traces if trace["x"]]
     layout: dict[str, Any] = {
-        "xaxis": axis(
-            words.axis_label(first, cost), _all(shown, "x"), tickformat=TICKS.get(cost, "~g")
-        ),
+        "xaxis": cost_axis(words.axis_label(first, cost), cost, _all(shown, "x")),
         "yaxis": axis(words.axis_label(first, QUALITY), _all(shown, "y"), tickformat="~g"),
     }
     caption = (
