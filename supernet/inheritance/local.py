@@ -175,7 +175,7 @@ class LocalDistillation:
             found.pop(one, None)
         return list(found)
 
-    def _seen(self, inputs: Tensor) -> tuple[list[Seen], Tensor | None]:
+    def _seen(self, inputs: Tensor) -> tuple[dict[int, Seen], Tensor | None]:
         """What the teacher's layers are given and say, and which positions count."""
         with _watched(self._parts) as seen, torch.no_grad():
             final_states(self._teacher, inputs, self._teacher.architecture)
@@ -320,23 +320,22 @@ def _given(module: nn.Module) -> Iterator[list[Tensor]]:
 
 
 @contextmanager
-def _watched(parts: Sequence[LayerParts]) -> Iterator[list[Seen]]:
-    """What the attention of each layer is given and says within the context, layer by layer."""
+def _watched(parts: Sequence[LayerParts]) -> Iterator[dict[int, Seen]]:
+    """What the attention of layers is given and says within the context, by their numbers."""
     given: dict[int, Tensor] = {}
-    seen: list[Seen] = []
+    seen: dict[int, Seen] = {}
 
     def take(number: int) -> Callable[..., None]:
         return lambda module, inputs: given.update({number: inputs[0]})
 
     def say(number: int) -> Callable[..., None]:
-        return lambda module, inputs, output: seen.append(Seen(given[number], output))
+        return lambda module, inputs, output: seen.update({number: Seen(given[number], output)})
 
     hooks = []
     for number, part in enumerate(parts):
-        own = part.projections
-        assert own is not None, "checkpoints attend in every layer"
-        hooks.append(own.query.register_forward_pre_hook(take(number)))
-        hooks.append(own.output.register_forward_hook(say(number)))
+        if (own := part.projections) is not None:
+            hooks.append(own.query.register_forward_pre_hook(take(number)))
+            hooks.append(own.output.register_forward_hook(say(number)))
     try:
         yield seen
     finally:

@@ -203,15 +203,18 @@ def outputs_of(teacher: StandAlone, space: SearchSpace) -> list[Output]:
     stack, found = stack_name(teacher.architecture), list[Output]()
     heads_gene = "self_num_heads" if stack == "decoder" else "num_heads"
     for number, part in enumerate(layer_parts(teacher)):
-        assert part.projections is not None, "checkpoints attend in every layer"
-        heads, ffn = part.projections.output, part.ffn.outer
-        counts = sorted(map(int, space.slot(f"{stack}.{number}.{heads_gene}").choices))[:-1]
+        if (own := part.projections) is not None:
+            counts = sorted(map(int, space.slot(f"{stack}.{number}.{heads_gene}").choices))[:-1]
+            move = None if part.learns else partial(order_heads, own, part.num_heads)
+            heads = own.output
+            found.append(
+                Output(names[heads], heads, part.num_heads, counts, move, part.groups is None)
+            )
+        ffn = part.ffn.outer
         dims = sorted(map(int, space.slot(f"{stack}.{number}.ffn_dim").choices))[:-1]
-        move_heads = None if part.learns else partial(order_heads, part.projections, part.num_heads)
-        found += [
-            Output(names[heads], heads, part.num_heads, counts, move_heads, part.groups is None),
-            Output(names[ffn], ffn, ffn.in_features, dims, partial(order_neurons, part.ffn)),
-        ]
+        found.append(
+            Output(names[ffn], ffn, ffn.in_features, dims, partial(order_neurons, part.ffn))
+        )
     return [output for output in found if output.sizes]
 
 

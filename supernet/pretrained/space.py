@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from search_spaces.architecture import (
+    SKIP,
     AttentionKind,
     DecoderLayer,
     EncoderLayer,
@@ -114,8 +115,9 @@ def space_around(checkpoint: Checkpoint) -> SearchSpace:
     """The space around a checkpoint: kinds and FFN widths of each layer, heads, and depth.
 
     Layers may become what is cheaper than they are: softmax becomes windows and linear attention, a
-    window smaller ones; where layers differ, each may become what any of them may. Kinds have
-    weights of their own, because each starts from the checkpoint's and then learns its part.
+    window smaller ones; where layers differ, each may become what any of them may. One without
+    attention stays so where it is, and none is dropped then. Kinds have weights of their own,
+    because each starts from the checkpoint's and then learns its part.
     Windows of an encoder see its first position besides: texts begin with a token for the whole.
     """
     positions = checkpoint.settings.max_length
@@ -247,6 +249,10 @@ def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
         return f"the space has other settings: {', '.join(names)}"
     if not space.contains(checkpoint.architecture):
         return "the checkpoint's own network is not among them"
+    kinds, columns = layer_kinds(checkpoint.architecture), space.kind_columns[space.stacks[0]]
+    for slot in (space.slots[c] for c, kind in zip(columns, kinds, strict=True) if kind == SKIP):
+        if slot.choices != (SKIP,):
+            return f"{slot.name} is {SKIP} in the checkpoint, which has nothing for other kinds"
     sizes = [slot for slot in space.slots if not slot.gene.endswith("attention")]
     (row,) = space.encode([checkpoint.architecture])
     larger = [s for s in sizes if max(s.choices) != s.choices[row[space.slot_index[s.name]]]]
@@ -265,12 +271,13 @@ def _slots(checkpoint: Checkpoint, settings: ModelSettings) -> list[Slot]:
     layers = _layers(checkpoint)
     found = checkpoint.architecture.encoder or checkpoint.architecture.decoder
     assert found is not None
+    own = {layer.attention for layer in layers}
+    depths = (len(layers),) if SKIP in own else shares(len(layers), DEPTHS)
     slots = [
         Slot(stack, "embed_dim", None, (found.embed_dim,)),
-        Slot(stack, "num_layers", None, shares(len(layers), DEPTHS)),
+        Slot(stack, "num_layers", None, depths),
     ]
-    # The same for all layers: with fewer of them any may be the first.
-    own = {layer.attention for layer in layers}
+    # The same for all layers that attend: with fewer of them any may be the first.
     around = {one for kind in own for one in kinds_around(kind, settings, encoder)}
     known = {_meaning(kind, settings) for kind in own}
     new = {kind for kind in around - own if _meaning(kind, settings) not in known}
@@ -279,7 +286,7 @@ def _slots(checkpoint: Checkpoint, settings: ModelSettings) -> list[Slot]:
     for number, layer in enumerate(layers):
         heads = layer.num_heads
         genes: dict[str, Sequence[Choice]] = {
-            f"{prefix}attention": kinds,
+            f"{prefix}attention": (SKIP,) if layer.attention == SKIP else kinds,
             f"{prefix}num_heads": (heads,) if fixed else shares(heads, HEAD_SHARES),
             "ffn_dim": shares(layer.ffn_dim, FFN_SHARES, FFN_STEP),
         }
@@ -307,6 +314,8 @@ def kinds_around(
 
     Patches of an image have no order in which a window of them would be a neighbourhood.
     """
+    if kind == SKIP:
+        return (kind,)
     if isinstance(settings.input, ImageInput):
         return (kind, "linear")
     most = (window_of(settings, kind) or LARGEST_WINDOW + 1) - 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from search_spaces.architecture import Architecture, base_kind
+from search_spaces.architecture import SKIP, Architecture, base_kind
 from search_spaces.errors import DataError
 from search_spaces.settings import ImageInput, ModelSettings
 from search_spaces.tasks import TaskName
@@ -22,7 +22,7 @@ from supernet.pretrained.shapes import bare_network
 OWN_MODEL_TYPE = "nas_network"
 PREFIX = "network."
 """Of the names of tensors."""
-KINDS = ("softmax", "window", "linear")
+KINDS = ("softmax", "window", "linear", SKIP)
 KNOWN_TASKS = "checkpoints write texts, embed them or classify images"
 # What is told to transformers beside the description, which has it too or does without.
 TOLD = (
@@ -41,7 +41,7 @@ TOLD = (
 
 
 class OwnFamily(Family):
-    """``nas_network``: layers of any sizes, with softmax, windows or linear attention."""
+    """``nas_network``: layers of any sizes, with softmax, windows, linear attention or none."""
 
     model_type = OWN_MODEL_TYPE
     classes = tuple(form.model_class for form in TASK_FORMS.values())

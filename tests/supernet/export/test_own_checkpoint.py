@@ -51,6 +51,9 @@ KINDS = {
     "llama": ("linear", "window:16", "softmax"),
     "bert": ("linear", "window:2", "softmax"),
     "vit": ("linear", "softmax", "linear"),
+    "llama-": ("skip", "linear", "softmax"),
+    "bert-": ("softmax", "skip", "linear"),
+    "vit-": ("softmax", "linear", "skip"),
 }
 WIDTHS = (20, 30, 40)
 
@@ -60,7 +63,8 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     yield from hub_without_net(tmp_path_factory)
 
 
-def origin(hub: Any, folder: Path, family: str) -> Path:
+def origin(hub: Any, folder: Path, variant: str) -> Path:
+    family = variant.rstrip("-")
     if family == "bert":
         return sentence_encoder(hub, folder)
     if family == "vit":
@@ -71,9 +75,10 @@ def origin(hub: Any, folder: Path, family: str) -> Path:
 
 def hybrid(checkpoint: Path, kinds: tuple[str, ...]) -> Architecture:
     ((name, stack),) = read_checkpoint(checkpoint).architecture.to_json().items()
-    gene = "attention" if name == "encoder" else "self_attention"
+    own = "" if name == "encoder" else "self_"
+    none = {f"{own}num_heads": 1, f"{own}num_kv_heads": None}
     layers = [
-        {**layer, gene: kind, "ffn_dim": width}
+        {**layer, f"{own}attention": kind, "ffn_dim": width, **(none if kind == "skip" else {})}
         for layer, kind, width in zip(stack["layers"], kinds, WIDTHS, strict=True)
     ]
     return Architecture.from_json({name: {**stack, "layers": layers}})
@@ -82,7 +87,7 @@ def hybrid(checkpoint: Path, kinds: tuple[str, ...]) -> Architecture:
 def exported(family: str, checkpoint: Path, place: Path) -> Path:
     """The folder of a network of `KINDS` around a checkpoint, of random weights."""
     network = hybrid(checkpoint, KINDS[family])
-    if family != "vit":
+    if not family.startswith("vit"):
         return export_to(run_from(checkpoint, network, place), "huggingface", place / "out").path
     found = read_checkpoint(checkpoint)
     space = space_around(found)
@@ -135,13 +140,13 @@ def test_its_network_says_what_the_exported_one_said(made: Path) -> None:
 
 
 def _recorded(folder: Path) -> tuple[Tensor, ...]:
-    if family_of(folder) == "vit":
+    if family_of(folder).startswith("vit"):
         return (torch.randn(3, 2, 12, 12, generator=torch.Generator().manual_seed(1)),)
     return (read_tensors(folder / "check.safetensors")["input.tokens"],)
 
 
 def _expected(folder: Path) -> Tensor:
-    if family_of(folder) == "vit":
+    if family_of(folder).startswith("vit"):
         return torch.load(folder.parent / "logits.pt")
     record = read_tensors(folder / "check.safetensors")
     return record.get("output.sentence_embedding", record.get("output.logits"))
@@ -235,8 +240,8 @@ def test_what_is_wrong_with_one_is_told(llama: Path, tmp_path: Path) -> None:
     layers = json.loads((llama / "config.json").read_text())["description"]["architecture"]
     first, *rest = layers["decoder"]["layers"]
     place = copied()
-    described(place, layers=[{**first, "self_attention": "skip"}, *rest])
-    assert "softmax, window, linear; one of its is skip" in refused(place)
+    described(place, layers=[{**first, "self_attention": "omni"}, *rest])
+    assert "softmax, window, linear, skip; one of its is omni" in refused(place)
     place = copied()
     described(place, layers=[first])
     assert "has the tensor network.decoder.layers.1" in refused(place)
@@ -389,3 +394,16 @@ def test_a_space_with_another_kernel_is_not_around_it(llama: Path) -> None:
     text = space_text(checkpoint).replace('"gated_delta"', '"elu"')
     problem = space_problem(parse_space(text, "space.toml"), checkpoint)
     assert problem == "the space has other settings: linear_kernel"
+
+
+def test_a_layer_without_attention_stays_so(hub: Any, tmp_path: Path) -> None:
+    made = exported("bert-", origin(hub, tmp_path / "origin", "bert-"), tmp_path)
+    checkpoint = read_checkpoint(made)
+    space = space_around(checkpoint)
+    assert space.slot("encoder.num_layers").choices == (3,)
+    kinds = [space.slot(f"encoder.{number}.attention").choices for number in range(3)]
+    assert kinds[1] == ("skip",) and "skip" in kinds[0] == kinds[2]
+    offered = ", ".join(f'"{kind}"' for kind in ("softmax", "skip"))
+    text = space_text(checkpoint).replace('attention = ["skip"]', f"attention = [{offered}]")
+    problem = space_problem(parse_space(text, "space.toml"), checkpoint)
+    assert problem is not None and "encoder.1.attention is skip in the checkpoint" in problem
