@@ -62,9 +62,11 @@ def _shortfalls(run: RunContents) -> list[str]:
     front = run.front.entries if run.front is not None else ()
     entries = {entry.id: entry for entry in front}
     found = [
-        shortfall_and_advice(entries[one.id], one.valid_scores["loss"], one.asked_epochs, run.name)
+        shortfall_and_advice(
+            run.spec, entries[one.id], one.valid_scores["loss"], one.asked_epochs, run.name
+        )
         for one in run.retrained
-        if one.id in entries and run.spec.start is None
+        if one.id in entries
     ]
     return [problem[0].upper() + problem[1:] + "." for problem in found if problem]
 

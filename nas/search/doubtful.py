@@ -21,6 +21,7 @@ from search_spaces.wording import FORGET_SPEED, REPROFILE, RETIME, TUNE, mark
 
 if TYPE_CHECKING:
     from nas.objectives.latency_limits import Timed
+    from nas.request.spec import SearchSpec
 
 # Relative error of predicted times above which a search by them makes no sense.
 OFF = 0.5
@@ -177,19 +178,22 @@ def loss_in_search(entry: FrontEntry) -> float | None:
     return entry.measured.get("valid_loss", entry.measured.get(QUALITY))
 
 
-def shortfall(entry: FrontEntry, loss: float | None, asked_epochs: int | None) -> str | None:
+def shortfall(
+    spec: SearchSpec, entry: FrontEntry, loss: float | None, asked_epochs: int | None
+) -> str | None:
     """Words for a network that learnt less on its own than it showed in the search, or None.
 
     Not for one that goes on with what it inherits, which no training makes worse by what it is
     judged by.
 
     Args:
+        spec: of its search.
         entry: the network.
         loss: its validation loss after its own training; None is not judged.
         asked_epochs: that it was trained for in place of the run's; None for those.
     """
     shown = loss_in_search(entry)
-    if loss is None or shown is None or loss <= TOLERANCE * shown:
+    if spec.start is not None or loss is None or shown is None or loss <= TOLERANCE * shown:
         return None
     why = "its training does not suit it"
     if asked_epochs is not None:
@@ -201,10 +205,10 @@ def shortfall(entry: FrontEntry, loss: float | None, asked_epochs: int | None) -
 
 
 def shortfall_and_advice(
-    entry: FrontEntry, loss: float | None, asked_epochs: int | None, run: str
+    spec: SearchSpec, entry: FrontEntry, loss: float | None, asked_epochs: int | None, run: str
 ) -> str | None:
     """The same, with what tries other settings on the run of that name, if not of epochs."""
-    words = shortfall(entry, loss, asked_epochs)
+    words = shortfall(spec, entry, loss, asked_epochs)
     if words is None or asked_epochs is not None:
         return words
     command = f"nas retrain {shlex.quote(run)} --pick {entry.id} --tune 8 --executor ray"

@@ -121,9 +121,9 @@ def _facts(run: RunContents, entry: FrontEntry) -> Html:
 def _shortfall(run: RunContents, entry: FrontEntry) -> Html:
     """A warning where the network learnt less on its own than it showed in the search."""
     trained = next((one for one in run.retrained if one.id == entry.id), None)
-    if trained is None or run.spec.start is not None:
+    if trained is None:
         return Html("")
-    problem = shortfall(entry, trained.valid_scores["loss"], trained.asked_epochs)
+    problem = shortfall(run.spec, entry, trained.valid_scores["loss"], trained.asked_epochs)
     return (
         Html("")
         if problem is None

@@ -258,7 +258,8 @@ def made(folder: Path) -> dict[str, list[str | None]]:
             _tuning_words(SimpleNamespace(folder=run), ENTRY.id)  # type: ignore[arg-type]
         ],
         "nas/executors/retraining/stage.py: problem": [
-            shortfall_and_advice(ENTRY, 9.0, asked_epochs, "a run") for asked_epochs in (None, 7)
+            shortfall_and_advice(run.spec, ENTRY, 9.0, asked_epochs, "a run")
+            for asked_epochs in (None, 7)
         ],
     }
 

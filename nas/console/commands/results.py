@@ -139,10 +139,14 @@ def _shortfalls(state: RunState, folder: RunFolder) -> list[str]:
     entries = {entry.id: entry for entry in state.front.entries} if state.front else {}
     found = [
         shortfall_and_advice(
-            entries[one["id"]], one.get("valid_loss"), one.get("asked_epochs"), str(folder.path)
+            folder.spec,
+            entries[one["id"]],
+            one.get("valid_loss"),
+            one.get("asked_epochs"),
+            str(folder.path),
         )
         for one in state.retrained
-        if one.get("id") in entries and folder.spec.start is None
+        if one.get("id") in entries
     ]
     return [problem for problem in found if problem]
 

@@ -170,9 +170,8 @@ def _retrain(run: OpenedRun, entry: FrontEntry, tuner: Tuner | None) -> Iterator
     result = run.folder.read_json(result_file(entry.id))
     name = next(name for name in result if name.startswith("test_"))
     yield ArchitectureMeasured(stage, entry.id, {name: result[name]})
-    loss = None if run.spec.start is not None else result["valid_loss"]
-    asked_epochs = result.get("asked_epochs")
-    if problem := shortfall_and_advice(entry, loss, asked_epochs, str(run.folder.path)):
+    own, asked_epochs = result["valid_loss"], result.get("asked_epochs")
+    if problem := shortfall_and_advice(run.spec, entry, own, asked_epochs, str(run.folder.path)):
         yield Note(stage, problem)
 
 

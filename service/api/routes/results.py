@@ -190,9 +190,9 @@ def architecture(
     result = result_file(arch_id)
     retrained = folder.read_json(result) if folder.has(result) else None
     problem = None
-    if retrained is not None and folder.spec.start is None:
+    if retrained is not None:
         asked_epochs = retrained.get("asked_epochs")
-        problem = shortfall(entry, retrained.get("valid_loss"), asked_epochs)
+        problem = shortfall(folder.spec, entry, retrained.get("valid_loss"), asked_epochs)
     return ArchitectureOut(
         **_entry(entry).model_dump(),
         on_front=any(one.id == arch_id for one in members),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,6 +23,7 @@ from tests.support.run_fixture import finished_run, rewrite
 from tests.support.service_cases import Server
 
 NETWORK = Architecture(encoder=EncoderStack(16, (EncoderLayer("linear", 1, 16),)))
+SPEC: Any = SimpleNamespace(start=None)
 BLEU = {"quality": 70.0, "valid_loss": 2.0}
 
 
@@ -38,7 +41,7 @@ BLEU = {"quality": 70.0, "valid_loss": 2.0}
 )
 def test_who_learnt_less(measured: dict[str, float], loss: float | None, told: bool) -> None:
     entry = FrontEntry(NETWORK.id, NETWORK, measured, {})
-    sentence = shortfall_and_advice(entry, loss, None, "my run")
+    sentence = shortfall_and_advice(SPEC, entry, loss, None, "my run")
     assert (sentence is not None) == told
     if sentence:
         assert f"loss is {loss:.3f} and was 2.000" in sentence
@@ -47,8 +50,13 @@ def test_who_learnt_less(measured: dict[str, float], loss: float | None, told: b
 
 def test_epochs_that_were_asked_for_are_not_a_training_that_does_not_suit() -> None:
     entry = FrontEntry(NETWORK.id, NETWORK, {"quality": 2.0}, {})
-    sentence = shortfall_and_advice(entry, 2.3, 7, "my run")
+    sentence = shortfall_and_advice(SPEC, entry, 2.3, 7, "my run")
     assert sentence is not None and sentence.endswith("as many epochs as were asked for, 7")
+
+
+def test_what_goes_on_from_a_checkpoint_is_not_held_against_the_search() -> None:
+    entry = FrontEntry(NETWORK.id, NETWORK, {"quality": 2.0}, {})
+    assert shortfall_and_advice(SimpleNamespace(start="one"), entry, 9.0, None, "run") is None  # type: ignore[arg-type]
 
 
 @pytest.fixture
