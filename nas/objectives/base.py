@@ -47,6 +47,7 @@ class Objective:
             what is not counted.
         whole: whether values are whole numbers.
         always: whether it is counted for every network, asked for or not.
+        of_workload: whether it depends on what networks do.
         timed: whether it is milliseconds, so that measuring twice gives different values.
         mode: of the workload that it is timed on; None for the workload's own.
         rate_of: the timed objective that it is a rate of; empty for none.
@@ -69,6 +70,7 @@ class Objective:
     ends: Callable[[SearchSpace], Genotypes] | None = None
     whole: bool = False
     always: bool = False
+    of_workload: bool = True
     timed: bool = False
     mode: Mode | None = None
     rate_of: str = ""
@@ -83,6 +85,16 @@ class Objective:
     def predicted(self) -> bool:
         """Whether a predictor stands in for what is not timed or measured."""
         return bool(self.stage or self.rate_of)
+
+    @property
+    def few(self) -> bool:
+        """Whether values are whole numbers so small that many networks share them, and may be 0."""
+        return self.whole and not self.always
+
+    @property
+    def margin(self) -> float:
+        """What has to be added to the largest network's value for one that nobody has."""
+        return float(self.few)
 
     @property
     def sign(self) -> str:

@@ -38,4 +38,5 @@ OBJECTIVE = Objective(
     count=full_attention_layers,
     ends=lambda space: cheapest_by_layer(space, full_attention_layers, space.stacks),
     whole=True,
+    of_workload=False,
 )

@@ -59,4 +59,5 @@ PARAMS = Objective(
     ends=lambda space: cheapest_by_layer(space, _params, space.stacks),
     whole=True,
     always=True,
+    of_workload=False,
 )

@@ -113,8 +113,10 @@ def _limits(
     for name, value in limits.items():
         if evaluator is None and name not in COSTS:
             raise UsageError(f"no limit can be set on {name!r}; known are {', '.join(COSTS)}")
-        if value <= 0:
-            raise UsageError(f"the limit {name}={value:g} must be above 0")
+        few = evaluator is None and OBJECTIVES[name].few
+        if value < 0 or (value == 0 and not few):
+            least = "at least" if few else "above"
+            raise UsageError(f"the limit {name}={value:g} must be {least} 0")
     return dict(sorted(limits.items()))
 
 

@@ -230,10 +230,13 @@ def _at_cost(name: str, winner: FrontEntry, other: FrontEntry) -> str:
     known = [name in entry.values for entry in (winner, other)]
     if not all(known):
         return f"at an unknown {OBJECTIVES[name].label}"
-    ratio = winner.value(name) / other.value(name)
+    value, theirs = winner.value(name), other.value(name)
     label = OBJECTIVES[name].label
     if name in {*winner.doubtful, *other.doubtful}:
         label += ", which is doubtful"
-    if abs(ratio - 1) <= SAME_COST:
+    if abs(value - theirs) <= SAME_COST * theirs:
         return f"at equal {label}"
+    if theirs == 0:
+        return f"at {value:.3g} {OBJECTIVES[name].symbol or label} for none".replace("  ", " ")
+    ratio = value / theirs
     return f"at {ratio:.2f} of the {label}" if ratio < 1 else f"at {ratio:.2f} times the {label}"

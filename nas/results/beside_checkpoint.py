@@ -11,7 +11,8 @@ def ratio(name: str, before: float, after: float) -> str:
     """A cost beside the checkpoint's: ``1.6 × faster``, ``0.43 of it``."""
     objective = OBJECTIVES[name]
     if before <= 0 or after <= 0:
-        return "as it was" if before == after else f"{after:.4g} {objective.unit}".strip()
+        value = f"{after:.4g} {objective.symbol}".strip()
+        return "as it was" if before == after else f"{value} where its own is {before:.4g}"
     if objective.maximise:
         return f"{after / before:.2f} × as many"
     if name in TIMED:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nas.objectives import OBJECTIVES, QUALITY, base_workload, timed_workload
-from nas.objectives.size import FLOPS, PARAMS
+from nas.objectives.size import FLOPS
 from nas.request.picks import Condition
 from nas.results.contents import Retrained, RunContents
 from nas.results.partial_front import box_shares
@@ -156,7 +156,7 @@ def _worked(run: RunContents) -> Hashable:
     for one in (OBJECTIVES[name] for name in run.spec.objectives):
         if one.name == FLOPS.name:
             found.append(None if pictures else space.workload.get("source"))
-        elif one.name not in (QUALITY, PARAMS.name):
+        elif one.of_workload and one.name != QUALITY:
             work = timed_workload(space, one.mode) if one.timed else base_workload(space)
             found.append(replace(work, source_length=1) if pictures else work)
     return tuple(found)

@@ -149,7 +149,8 @@ def _known(contents: RunContents) -> dict[str, float]:
         return {}
     space = contents.space
     top = largest(space)
-    known = {name: float(values[0]) for name, values in exact(space, top, contents.costs).items()}
+    counts = exact(space, top, contents.costs)
+    known = {name: float(values[0]) + OBJECTIVES[name].margin for name, values in counts.items()}
     identity = space.decode(top)[0].id
     for name, profile in contents.profiles.items():
         if (timed := profile.get(identity)) is not None:

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nas.objectives import QUALITY, uncertainty_name
+from nas.objectives import OBJECTIVES, QUALITY, uncertainty_name
 from nas.results.contents import RunContents
 from nas.results.partial_front import PartialFront, partial_front
 from nas.results.reader import read_contents
@@ -35,7 +35,7 @@ from search_spaces.space import Slot
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-INTEGERS = ("params", "flops")
+INTEGERS = tuple(name for name, one in OBJECTIVES.items() if one.whole)
 FLAGS = ("on_front", "picked", "retrained")
 TIMES = ("started", "ended")
 TRIES = "tries"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nas.run.layout import DISTIL_CHECKPOINTS, INHERITED_FILE
 from nas.run.opened import DISTIL, OpenedRun
+from search_spaces.architecture import SKIP
 from supernet.inheritance.local import LocalDistillation, LocalReport
 from supernet.inheritance.parts import Weights, stack_name
 from supernet.pretrained.names import layer_kinds
@@ -90,10 +91,11 @@ def _begun(run: OpenedRun) -> Iterator[list[int]]:
 
 
 def layers_left(run: OpenedRun) -> list[int]:
-    """Numbers of the layers that have not learnt all yet, ascending."""
+    """Numbers of the layers that have not learnt all yet, ascending; those that attend."""
     assert run.checkpoint is not None
     done = {number for part in _parts(run) for number in part["layers"]}
-    return [n for n in range(len(layer_kinds(run.checkpoint.architecture))) if n not in done]
+    kinds = layer_kinds(run.checkpoint.architecture)
+    return [n for n, kind in enumerate(kinds) if n not in done and kind != SKIP]
 
 
 def taught(run: OpenedRun) -> tuple[Weights, dict[str, float]]:

@@ -93,7 +93,8 @@ class CostScorer:
             upper = one.minimised(values[name])
             if uncertainty in values:
                 upper = one.largest(values[name], values[uncertainty], self.stds)
-            violations += np.maximum(0.0, upper / one.minimised(most) - 1.0)
+            unit = one.minimised(most) or 1.0
+            violations += np.maximum(0.0, (upper - one.minimised(most)) / unit)
         return Scores(np.stack(costs, axis=1), violations)
 
 

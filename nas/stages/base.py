@@ -235,7 +235,7 @@ class Run(OpenedRun):
             if identity in known and not known[identity].doubtful:
                 values[name] = known[identity].value
         values |= rates(values, self.spec.objectives, self.space)
-        return [values[name] for name in self.spec.objectives]
+        return [values[name] + OBJECTIVES[name].margin for name in self.spec.objectives]
 
     @cached_property
     def _first_worst(self) -> list[float]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from nas.objectives import OBJECTIVES, Objective
+from nas.objectives.base import Floats
 from nas.objectives.latency_limits import keeps
 from nas.objectives.size import network_costs
 from nas.request.spec import CHECKPOINT, PLAIN
@@ -101,9 +102,7 @@ def _with_nearest(
     nearest: dict[str, Architecture] = {}
     for candidate in ids:
         cost = pick(front, candidate).minimised(name)
-        # Grows with the distance of the logarithms, and may be of nought.
-        far = (np.abs(costs - cost) / np.maximum(costs + cost, np.finfo(float).tiny)).round(6)
-        best = np.lexsort((-params, far))[:1]
+        best = np.lexsort((-params, _distances(costs, cost)))[:1]
         (network,) = run.space.decode(rows[best])
         nearest[network.id] = network
     known = [
@@ -113,6 +112,14 @@ def _with_nearest(
     others = [network for network in nearest.values() if network.id not in _ids(found)]
     entries = (yield from _with_costs(run, others)) if others else []
     return [*known, *(Baseline(entry, (NEAREST,)) for entry in entries)]
+
+
+def _distances(costs: Floats, cost: float) -> Floats:
+    """How far costs ``(N,)`` are from one: by their ratio to it, and from nought as they are."""
+    if cost == 0:
+        return np.abs(costs)
+    nearer = np.minimum(costs, cost) / np.maximum(costs, cost)
+    return (1.0 - nearer).round(6)
 
 
 def _ids(found: list[Baseline]) -> set[str]:

@@ -249,15 +249,15 @@ def space_problem(space: SearchSpace, checkpoint: Checkpoint) -> str | None:
         return f"the space has other settings: {', '.join(names)}"
     if not space.contains(checkpoint.architecture):
         return "the checkpoint's own network is not among them"
-    kinds, columns = layer_kinds(checkpoint.architecture), space.kind_columns[space.stacks[0]]
-    for slot in (space.slots[c] for c, kind in zip(columns, kinds, strict=True) if kind == SKIP):
-        if slot.choices != (SKIP,):
-            return f"{slot.name} is {SKIP} in the checkpoint, which has nothing for other kinds"
     sizes = [slot for slot in space.slots if not slot.gene.endswith("attention")]
     (row,) = space.encode([checkpoint.architecture])
     larger = [s for s in sizes if max(s.choices) != s.choices[row[space.slot_index[s.name]]]]
     if larger:
         return f"the space has more of {larger[0].name} than the checkpoint"
+    kinds, columns = layer_kinds(checkpoint.architecture), space.kind_columns[space.stacks[0]]
+    for slot in (space.slots[c] for c, kind in zip(columns, kinds, strict=True) if kind == SKIP):
+        if slot.choices != (SKIP,):
+            return f"{slot.name} is {SKIP} in the checkpoint, which has nothing for other kinds"
     widths = [slot.name for slot in sizes if slot.gene == "embed_dim" and len(slot.choices) > 1]
     if widths:
         return f"{widths[0]} has smaller choices; the checkpoint's dimensions stay together"

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from jsonschema import Draft202012Validator
 
 from nas.executors.local import LocalExecutor
-from nas.objectives import OBJECTIVES, counted, exact
+from nas.objectives import COSTS, OBJECTIVES, counted, exact
 from nas.request.presets import budget_for
 from nas.request.spec import SearchSpec, build_spec
+from nas.results.contents import RunContents
+from nas.results.partial_front import partial_front, reference
+from nas.results.reader import read_contents
+from nas.results.tables import RunResults
 from nas.run.folder import RunFolder
 from nas.search.front import pick, read_front
+from nas.search.scoring import CostScorer
 from nas.stages.feasibility import check_limits
 from nas.stages.pipeline import run_search
 from search_spaces.architecture import self_attention
-from search_spaces.errors import UnreachableLimitError
+from search_spaces.errors import UnreachableLimitError, UsageError
 from search_spaces.loading import dump_space, load_space, parse_space
 from search_spaces.space import SearchSpace
 from search_spaces.variation import sample_distinct
 
+SCHEMA = json.loads(
+    (Path(__file__).resolve().parents[3] / "docs" / "pareto.schema.json").read_text()
+)
 NAME = "full_attention_layers"
 TEXT = """\
 [space]
@@ -95,18 +106,22 @@ def test_the_smallest_has_none_where_another_kind_is_offered() -> None:
     assert ends is not None and counts(space, ends(space)) == [0.0]
 
 
-def limited(limit: float, text: str = TEXT) -> SearchSpec:
+def asked(limit: float, text: str = TEXT) -> dict[str, Any]:
     space = parse_space(text, "mixed.toml")
     lengths = {f"{part}.segment_length": "32" for part in ("supernet", "retrain")}
-    return build_spec(
-        preset="smoke",
-        objectives=("quality", NAME),
-        limits={NAME: limit},
-        space_toml=dump_space(space),
-        dataset="synthetic",
-        budget=budget_for(space, "smoke", lengths | {"supernet.epochs": "1"}),
-        pick=f"{NAME}<=0",
-    )
+    return {
+        "preset": "smoke",
+        "objectives": ("quality", NAME),
+        "limits": {NAME: limit},
+        "space_toml": dump_space(space),
+        "dataset": "synthetic",
+        "budget": budget_for(space, "smoke", lengths | {"supernet.epochs": "1"}),
+        "pick": f"{NAME}<=0",
+    }
+
+
+def limited(limit: float, text: str = TEXT) -> SearchSpec:
+    return build_spec(**asked(limit, text))
 
 
 def test_a_limit_below_the_smallest_is_refused() -> None:
@@ -124,3 +139,32 @@ def test_a_search_keeps_a_limit_and_has_a_front_by_layers(tmp_path: Path) -> Non
     found = {entry.measured[NAME] for entry in front.entries}
     assert 0 in found and found <= {0, 1}
     assert pick(front, f"{NAME}<=0").measured[NAME] == 0
+    assert front.reference[1] == 4  # the largest network has three, and is not alone with them
+    assert partial_reference(read_contents(folder)) == 4
+    Draft202012Validator(SCHEMA).validate(folder.read_json("pareto.json"))
+    assert str(RunResults(folder.path).front.dtypes[NAME]) == "Int64"
+
+
+def partial_reference(contents: RunContents) -> float:
+    """As it is known before the search has ended."""
+    early = replace(contents, front=None)
+    return reference(early, partial_front(early))[1]
+
+
+def test_none_at_all_may_be_the_limit(tmp_path: Path) -> None:
+    costs = CostScorer(mixed(), {}, ("quality", NAME), {NAME: 0.0}, 1.0)
+    rows = sample_distinct(mixed(), np.random.default_rng(2), 30)
+    scores, numbers = costs.score(rows), counts(mixed(), rows)
+    assert scores.violations.tolist() == numbers and 0 in numbers and 2 in numbers
+    with pytest.raises(UsageError, match="kv_cache_mb=0 must be above 0"):
+        build_spec(**{**asked(1.0), "limits": {"kv_cache_mb": 0.0}})
+    with pytest.raises(UsageError, match="full_attention_layers=-1 must be at least 0"):
+        limited(-1.0)
+
+
+def test_the_schema_knows_every_objective() -> None:
+    assert SCHEMA["$defs"]["objective"]["properties"]["name"]["enum"] == list(OBJECTIVES)
+
+
+def test_it_depends_on_no_workload() -> None:
+    assert {name for name in COSTS if not OBJECTIVES[name].of_workload} == {"params", NAME}

@@ -15,6 +15,9 @@ from nas.results.beside_checkpoint import beside_checkpoint, ratio
         ("kv_cache_mb", 100.0, 43.0, "0.43 of it"),
         ("tokens_per_s", 100.0, 150.0, "1.50 × as many"),
         ("params", 0.0, 0.0, "as it was"),
+        ("full_attention_layers", 6.0, 0.0, "0 where its own is 6"),
+        ("full_attention_layers", 6.0, 3.0, "0.50 of it"),
+        ("kv_cache_mb", 0.5, 0.0, "0 MB where its own is 0.5"),
     ],
 )
 def test_ratios(name: str, before: float, after: float, words: str) -> None:

@@ -19,7 +19,7 @@ from nas.objectives.size import network_costs
 from nas.report.baseline_section import sentences
 from nas.request.resolve import resolve
 from nas.request.spec import SearchRequest
-from nas.results.baselines import MainScore, comparisons, difference
+from nas.results.baselines import MainScore, _at_cost, comparisons, difference
 from nas.results.reader import read_contents
 from nas.results.state import read_state
 from nas.run.events import Event
@@ -319,3 +319,24 @@ def test_a_ratio_of_doubtful_costs_is_called_doubtful() -> None:
         made = replace(front(*THREE), baselines=(beside,))
         (told,) = comparisons(made, winner, scores, limited=False)
         assert told.sentence.endswith(", which is doubtful.") == bool(doubtful)
+
+
+def test_costs_that_are_nought_are_compared_without_a_ratio() -> None:
+    winner, plain = THREE[:2]
+    cost = "full_attention_layers"
+    for mine, theirs, words in (
+        (0.0, 0.0, "at equal layers of full attention"),
+        (2.0, 0.0, "at 2 layers of full attention for none"),
+        (0.0, 2.0, "at 0.00 of the layers of full attention"),
+        (3.0, 2.0, "at 1.50 times the layers of full attention"),
+    ):
+        entries = [replace(one, measured={cost: v}) for one, v in ((winner, mine), (plain, theirs))]
+        assert _at_cost(cost, *entries) == words
+    entries = [replace(one, measured={"kv_cache_mb": v}) for one, v in ((winner, 1.5), (plain, 0))]
+    assert _at_cost("kv_cache_mb", *entries) == "at 1.5 MB for none"
+
+
+def test_the_nearest_is_that_of_the_smallest_ratio_or_to_nought_of_the_smallest_cost() -> None:
+    costs = np.array([1.0, 2.0, 8.0, 0.0])
+    assert baseline._distances(costs, 4.0).tolist() == [0.75, 0.5, 0.5, 1.0]
+    assert baseline._distances(costs, 0.0).tolist() == costs.tolist()

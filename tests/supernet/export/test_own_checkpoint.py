@@ -407,3 +407,6 @@ def test_a_layer_without_attention_stays_so(hub: Any, tmp_path: Path) -> None:
     text = space_text(checkpoint).replace('attention = ["skip"]', f"attention = [{offered}]")
     problem = space_problem(parse_space(text, "space.toml"), checkpoint)
     assert problem is not None and "encoder.1.attention is skip in the checkpoint" in problem
+    deeper = space_text(checkpoint).replace("num_layers = [3]", "num_layers = [3, 4]")
+    problem = space_problem(parse_space(deeper, "space.toml"), checkpoint)
+    assert problem is not None and "more of encoder.num_layers than the checkpoint" in problem
