@@ -61,6 +61,7 @@ KINDS = (
     "linear:elu",
     "linear:hedgehog",
     "linear:decay",
+    "linear:decay_channel",
     "linear:gated_delta",
 )
 RULE = "gated delta rule alone"

@@ -60,14 +60,14 @@ def _classification(model: ModelSettings) -> str | None:
 
 
 def _translation(model: ModelSettings) -> str | None:
-    problem = _text(model, "translation")
+    problem = _written(model, "translation")
     if problem is None and _two_vocabularies(model) == _shared(model):
         return "translation needs either input.target_vocab_size or input.share_embeddings = true"
     return problem
 
 
 def _language_modelling(model: ModelSettings) -> str | None:
-    problem = _text(model, "language_modelling")
+    problem = _written(model, "language_modelling")
     if problem is None and (_two_vocabularies(model) or _shared(model)):
         return "target_vocab_size and share_embeddings belong to translation"
     return problem
@@ -78,6 +78,14 @@ def _embedding(model: ModelSettings) -> str | None:
     if problem is None and (_two_vocabularies(model) or _shared(model)):
         return "target_vocab_size and share_embeddings belong to translation"
     return problem
+
+
+def _written(model: ModelSettings, task: TaskName) -> str | None:
+    """Of networks that write texts, which no setting of encoders that end in one vector means."""
+    for name, usual in (("class_token", False), ("pooling", "mean"), ("unit_length", False)):
+        if getattr(model, name) != usual:
+            return f"{name} belongs to classification and embedding; the task is {task}"
+    return _text(model, task)
 
 
 def _text(model: ModelSettings, task: TaskName) -> str | None:

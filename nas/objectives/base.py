@@ -130,7 +130,7 @@ def base_workload(space: SearchSpace, given: Workload | None = None) -> Workload
     """What networks of a space do while they are timed, or have done when their state is counted.
 
     A source as long as the networks' longest text leaves no place for a token behind it; where no
-    context is given, it is the longest that does.
+    context is given, or its mode writes that token, it is the longest that does.
 
     Args:
         space: of the networks.
@@ -141,8 +141,11 @@ def base_workload(space: SearchSpace, given: Workload | None = None) -> Workload
     """
     workload = Workload.from_mapping(space.workload) if given is None else given
     longest = space.model.max_length - 1
-    full = TASKS[space.task].continues and workload.source_length > longest > 0
-    return replace(workload, context=longest) if full and workload.context is None else workload
+    if not TASKS[space.task].continues or longest < 1:
+        return workload
+    full = workload.context is None and workload.source_length > longest
+    writes = workload.mode == "decode" and workload.context == longest + 1
+    return replace(workload, context=longest) if full or writes else workload
 
 
 def timed_workload(

@@ -64,7 +64,9 @@ def layer_state_bytes(
         return total
     if source is None:
         raise UsageError("cross-attention keeps the source: say how long it is, source=30")
-    heads = layer.cross_num_heads
+    heads, operator = layer.cross_num_heads, operator_of(settings, layer.cross_attention, "cross")
+    if allocator == "paged" and operator.grows:
+        source = -(-source // PAGE_POSITIONS) * PAGE_POSITIONS
     kept = sizes._replace(
         num_heads=heads,
         num_kv_heads=heads,
@@ -72,6 +74,5 @@ def layer_state_bytes(
         context=source * (layer.ende_connect or 1),
         window=0,
     )
-    operator = operator_of(settings, layer.cross_attention, "cross")
     marks = kept.context * SOURCE_BYTES.get(operator.name, 0)
     return total + operator.state(settings, kept) + marks

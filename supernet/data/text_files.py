@@ -201,6 +201,13 @@ class TokenRows:
         offsets = self.offsets[: count + 1]
         return TokenRows(self.tokens[: offsets[-1]], offsets, self.gap)
 
+    def taken(self, numbers: NDArray[np.int64]) -> TokenRows:
+        """Rows of these numbers, in memory."""
+        begins, ends = self.offsets[numbers], self.offsets[numbers + 1]
+        offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+        places = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], ends - begins)
+        return TokenRows(np.asarray(self.tokens[places]), offsets, self.gap)
+
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]]) -> TokenRows:
         """Rows in memory."""

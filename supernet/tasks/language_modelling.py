@@ -47,6 +47,7 @@ from supernet.tasks.texts import (
 from supernet.training_settings import TrainingSettings
 
 DISTANCES = (8, 32, 128, 512, 2048, 8192, 32768)  # that end a stretch
+STRETCHES = 16  # of a text, where networks are compared on a part of it
 SEGMENT_LENGTH = 128  # of a space whose workload names no length
 
 
@@ -166,25 +167,33 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         }
 
     def first_valid(self, count: int) -> LanguageModellingTask:
-        """See `Task.first_valid`; words and characters are counted in the decoded lines."""
-        if count >= len(self.valid.rows):
+        """See `Task.first_valid`; words and characters are counted in the decoded lines.
+
+        Of a text that goes on they lie in `STRETCHES` all over it, for it may be of many files;
+        lines that stand alone are the first ones.
+        """
+        total = len(self.valid.rows)
+        if count >= total:
             return self
-        task, rows = copy.copy(self), self.valid.rows.first(count)
+        numbers = np.arange(count)
+        if not self.valid.alone:
+            ends = np.linspace(0, count, min(STRETCHES, count) + 1).astype(np.int64)
+            starts = np.arange(len(ends) - 1) * total // (len(ends) - 1)
+            numbers += np.repeat(starts - ends[:-1], np.diff(ends))
+        rows = self.valid.rows.taken(numbers)
         lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
-        num_words = sum(len(line.split()) for line in lines)
-        end = int(rows.offsets[-1])
-        scored, recalled = (
-            None if marks is None else marks[:end]
-            for marks in (self.valid.scored, self.valid.recalled)
-        )
-        task.valid = replace(
+        scored = self.valid.scored
+        assert scored is None or self.valid.alone
+        part = replace(
             self.valid,
             rows=rows,
-            num_words=num_words,
+            num_words=sum(len(line.split()) for line in lines),
             num_characters=sum(map(len, lines)),
-            scored=scored,
-            recalled=recalled,
+            scored=None if scored is None else scored[: len(rows.tokens)],
+            recalled=None,
         )
+        task = copy.copy(self)
+        task.valid = self._compared(part)
         return task
 
     def check(self, settings: TrainingSettings) -> None:

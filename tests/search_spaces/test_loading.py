@@ -306,6 +306,8 @@ def test_a_mistake_in_optional_tables_is_named(extra: str, message: str) -> None
         (DECODER, "", r"decoder: the table \[decoder\] is missing; translation needs it"),
         ("share_embeddings = true", "", "either input.target_vocab_size or"),
         ("max_length = 16", "max_length = 16\nnum_classes = 3", "belongs to classification"),
+        ("max_length = 16", "max_length = 16\nclass_token = true", "class_token belongs to class"),
+        ("max_length = 16", "max_length = 16\nunit_length = true", "unit_length belongs to class"),
         ('"translation"', '"language_modelling"', "share_embeddings belong to translation"),
         ("cross_num_heads = [2]", "cross_num_heads = [3]", "decoder.cross_num_heads: found 3"),
     ],

@@ -251,6 +251,14 @@ def test_the_workload_decides() -> None:
     assert cache_mb(space, batch=1, context=8, allocator="paged") == 2 * alone  # a page of 16
 
 
+@pytest.mark.parametrize(("kind", "whole"), [("softmax", 32), ("linear:elu", 17)])
+def test_a_source_takes_whole_pages_where_its_keys_are_kept(kind: str, whole: int) -> None:
+    space = parse_space(CROSSING.format(kind=kind, settings=""), "crossing.toml")
+    rows = sample_distinct(space, np.random.default_rng(0), 8)
+    paged = genotype_state_bytes(space, rows, 16, 4, "paged", 17)
+    assert paged.tolist() == genotype_state_bytes(space, rows, 16, 4, "live", whole).tolist()
+
+
 def test_only_windows_are_reserved_in_full_by_pages() -> None:
     window, linear = space_of('"window:5"'), space_of('"linear:norm"')
     live = cache_mb(window, context=32)

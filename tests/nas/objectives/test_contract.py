@@ -30,7 +30,7 @@ from nas.profiling import latency_meter
 from nas.profiling.timed_work import timed_call
 from nas.request.presets import budget_for
 from nas.request.spec import SearchTerms, build_spec
-from nas.request.workloads import check_workload
+from nas.request.workloads import check_workload, own_workload
 from nas.results.partial_front import partial_front
 from nas.results.reader import read_contents
 from nas.run.folder import RunFolder
@@ -317,6 +317,8 @@ def test_behind_a_context_of_the_longest_text_its_last_token_is_written() -> Non
         assert decode.source_length == read
         assert timed_workload(told, "prefill").source_length == context
         assert base_workload(told).positions_read == context  # of which the state is counted
+        told = replace(told, workload={**told.workload, "mode": "decode"})
+        assert own_workload(told).positions_read == read
     longer = replace(space, workload={**space.workload, "context": longest + 1})
     with pytest.raises(UsageError, match="is 129 tokens, but max_length"):
         check_workload(longer, timed_workload(longer, "decode"))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from search_spaces.errors import UsageError
 from supernet.beam_search import BeamSettings
+from supernet.data.repeated_bigrams import with_recalled
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import BOS, EOS
 from supernet.tasks import language_modelling, translating, translation
@@ -102,14 +103,33 @@ def test_the_first_pairs_keep_their_text() -> None:
     assert len(valid.source_lines) == len(valid.target_lines) == len(valid.target) == 3
 
 
-@pytest.mark.parametrize("count", [1, 5, VALID, VALID + 1])
-def test_words_and_characters_are_those_of_the_first_lines(count: int) -> None:
+def spread(count: int, total: int) -> list[int]:
+    """Numbers of lines in sixteen stretches, or as many as there are lines to take."""
+    parts = min(16, count)
+    sizes = [(n + 1) * count // parts - n * count // parts for n in range(parts)]
+    return [n * total // parts + k for n, size in enumerate(sizes) for k in range(size)]
+
+
+@pytest.mark.parametrize("count", [1, 5, 16, 33, VALID - 1, VALID, VALID + 1])
+def test_some_lines_of_a_text_lie_all_over_it(count: int) -> None:
+    """With the words and characters of just these lines."""
     task = task_of("language_modelling")
     assert isinstance(task, LanguageModellingTask)
     found = task.first_valid(count).valid
-    lines = [sentence.text for sentence in SENTENCES[TRAIN : TRAIN + min(count, VALID)]]
+    numbers = spread(count, VALID) if count < VALID else range(VALID)
+    assert len(set(numbers)) == len(numbers) and max(numbers) < VALID
+    assert [list(row) for row in found.rows] == [list(task.valid.rows[n]) for n in numbers]
+    lines = [SENTENCES[TRAIN + number].text for number in numbers]
     assert found.num_words == sum(len(line.split()) for line in lines)
     assert found.num_characters == sum(len(line) for line in lines)
+
+
+def test_what_is_recalled_is_marked_anew_in_some_lines() -> None:
+    task: Any = copy.copy(task_of("language_modelling"))
+    task._recall_window, task._segment_length = 2, 10_000
+    part = task.first_valid(VALID - 1).valid
+    expected = with_recalled(part, 10_000, 2)
+    assert part.recalled is not None and part.recalled.tolist() == expected.recalled.tolist()
 
 
 @each_kind
