@@ -237,6 +237,6 @@ def _at_cost(name: str, winner: FrontEntry, other: FrontEntry) -> str:
     if abs(value - theirs) <= SAME_COST * theirs:
         return f"at equal {label}"
     if theirs == 0:
-        return f"at {value:.3g} {OBJECTIVES[name].symbol or label} for none".replace("  ", " ")
+        return f"at {value:.3g} {OBJECTIVES[name].symbol or label} for none"
     ratio = value / theirs
     return f"at {ratio:.2f} of the {label}" if ratio < 1 else f"at {ratio:.2f} times the {label}"

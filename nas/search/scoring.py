@@ -93,8 +93,8 @@ class CostScorer:
             upper = one.minimised(values[name])
             if uncertainty in values:
                 upper = one.largest(values[name], values[uncertainty], self.stds)
-            unit = one.minimised(most) or 1.0
-            violations += np.maximum(0.0, (upper - one.minimised(most)) / unit)
+            bound = one.minimised(most)
+            violations += np.maximum(0.0, upper / bound - 1.0 if bound else upper)
         return Scores(np.stack(costs, axis=1), violations)
 
 

@@ -169,17 +169,16 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
     def first_valid(self, count: int) -> LanguageModellingTask:
         """See `Task.first_valid`; words and characters are counted in the decoded lines.
 
-        Of a text that goes on they lie in `STRETCHES` all over it, for it may be of many files;
-        lines that stand alone are the first ones.
+        Of a text that goes on they lie in `STRETCHES` from its beginning to its end, for it may be
+        of many files; lines that stand alone are the first ones.
         """
         total = len(self.valid.rows)
         if count >= total:
             return self
         numbers = np.arange(count)
         if not self.valid.alone:
-            ends = np.linspace(0, count, min(STRETCHES, count) + 1).astype(np.int64)
-            starts = np.arange(len(ends) - 1) * total // (len(ends) - 1)
-            numbers += np.repeat(starts - ends[:-1], np.diff(ends))
+            places = numbers * min(STRETCHES, count) // count  # the stretch of each line
+            numbers += places * (total - count) // max(1, places[-1])
         rows = self.valid.rows.taken(numbers)
         lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
         scored = self.valid.scored

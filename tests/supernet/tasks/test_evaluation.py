@@ -105,12 +105,14 @@ def test_the_first_pairs_keep_their_text() -> None:
 
 def spread(count: int, total: int) -> list[int]:
     """Numbers of lines in sixteen stretches, or as many as there are lines to take."""
-    parts = min(16, count)
-    sizes = [(n + 1) * count // parts - n * count // parts for n in range(parts)]
-    return [n * total // parts + k for n, size in enumerate(sizes) for k in range(size)]
+    parts, found = min(16, count), list[int]()
+    for part in range(parts):
+        own = [line for line in range(count) if line * parts // count == part]
+        found += [line + part * (total - count) // max(1, parts - 1) for line in own]
+    return found
 
 
-@pytest.mark.parametrize("count", [1, 5, 16, 33, VALID - 1, VALID, VALID + 1])
+@pytest.mark.parametrize("count", [1, 2, 5, 16, 33, VALID - 7, VALID - 1, VALID, VALID + 1])
 def test_some_lines_of_a_text_lie_all_over_it(count: int) -> None:
     """With the words and characters of just these lines."""
     task = task_of("language_modelling")

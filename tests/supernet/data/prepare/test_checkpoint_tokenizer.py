@@ -307,7 +307,7 @@ class TestFitting:
         part = task.first_valid(2)
         found = evaluate(part, network.network, network.architecture, part.valid, device="cpu")
         assert found.count == len(part.valid) - 1 and found.loss > 0
-        lines = LINES[0], LINES[len(task.valid.rows) // 2]
+        lines = LINES[0], LINES[len(task.valid.rows) - 1]
         words, characters = (sum(map(len, x)) for x in ([one.split() for one in lines], lines))
         assert (part.valid.num_words, part.valid.num_characters) == (words, characters)
 
