@@ -56,6 +56,7 @@ from experiments.attention_study import (
 from experiments.harness import Options, Study, add_numbers, note, positive, processes, table_of
 from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
+from latency.heap import steady_heap
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, counted, timed_workload
 from nas.profiling.timed_work import timed_call
@@ -181,8 +182,9 @@ def timed_ms(
     known: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     # Times of different sessions are not compared: all are taken anew where one is missing.
     if any(network.id not in known for network in networks):
-        calls = [timed_call(space, network, workload, "cpu") for network in networks]
-        timings = time_calls(calls, "cpu", dtype=workload.dtype, warmup=1, repeats=ROUNDS)
+        with steady_heap():  # states are copied for every token, and pages fetched anew are no time
+            calls = [timed_call(space, network, workload, "cpu") for network in networks]
+            timings = time_calls(calls, "cpu", dtype=workload.dtype, warmup=1, repeats=ROUNDS)
         known = {one.id: t.median_ms for one, t in zip(networks, timings, strict=True)}
         file.write_text(json.dumps(known), encoding="utf-8")
     return [known[network.id] for network in networks]
@@ -574,8 +576,11 @@ class Comparison:
     @property
     def fast(self) -> bool:
         """Whether it matches within its share of a time."""
-        shares = [self.ratios[name] for name in TIMES if name in self.ratios]
-        return self.matches and min(shares, default=math.inf) <= MOST_TIME
+        return any(self.fast_by(name) for name in TIMES)
+
+    def fast_by(self, name: str) -> bool:
+        """Whether it matches within its share of this time."""
+        return self.matches and self.ratios.get(name, math.inf) <= MOST_TIME
 
 
 def comparisons(content: Mapping[str, Any], behind: Mapping[str, Any]) -> list[Comparison]:
@@ -605,6 +610,10 @@ def marks(content: Mapping[str, Any], behind: Mapping[str, Any]) -> dict[str, bo
         "time": any(one.small and one.fast for one in found),
         "ranking": behind["ranking"]["kendall_tau"] >= LEAST_TAU,
     }
+
+
+def _verdict(stands: bool) -> str:
+    return "met" if stands else "MISSED"
 
 
 def met(content: Mapping[str, Any]) -> bool:
@@ -687,26 +696,25 @@ def _found(places: Sequence[int | None]) -> tuple[str, str, str]:
 
 
 def _sentences(content: Mapping[str, Any], behind: Mapping[str, Any]) -> Iterator[str]:
-    timed = any(name in row["costs"] for row in behind["winners"] for name in TIMES)
     stand = marks(content, behind)
-
-    def verdict(name: str) -> str:
-        return "met" if stand[name] else "MISSED"
-
     yield (
         f"a mixed winner is as good as the best pure one at {MOST_CACHE} of its cache or less: "
-        f"{verdict('cache')}"
+        f"{_verdict(stand['cache'])}"
     )
-    yield (
-        f"and takes {MOST_TIME} of its time or less: "
-        f"{verdict('time') if timed else 'not timed, so not met'}"
+    small = [one for one in comparisons(content, behind) if one.small]
+    times = [name for name in TIMES if any(name in row["costs"] for row in behind["winners"])]
+    told = (
+        f"{OBJECTIVES[name].label} {_verdict(any(one.fast_by(name) for one in small))}"
+        for name in times
     )
+    yield f"and takes {MOST_TIME} of its time or less: {', '.join(told) or 'not timed, so not met'}"
     order = behind["ranking"]
     interval = order["interval"]
     within = "" if interval is None else " ({:.2f} … {:.2f})".format(*interval)
     yield (
         f"Kendall's τ of qualities in the search with those from scratch, {len(order['networks'])} "
-        f"networks: {order['kendall_tau']:.3f}{within} (wanted ≥ {LEAST_TAU}): {verdict('ranking')}"
+        f"networks: {order['kendall_tau']:.3f}{within} (wanted ≥ {LEAST_TAU}): "
+        f"{_verdict(stand['ranking'])}"
     )
 
 

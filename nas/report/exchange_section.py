@@ -151,9 +151,8 @@ def _change(run: RunContents, name: str, before: float, after: float) -> str:
     """``loss +0.031`` for the quality, or ``latency −12 %`` for a cost."""
     if name == QUALITY:
         text = f"{run.quality.objective.label} {after - before:+.3g}"
-    elif OBJECTIVES[name].few or (before == 0 and after != 0):
+    elif OBJECTIVES[name].few or before == 0:
         text = f"{words.metric(run, name)} {after - before:+.3g}"
     else:
-        share = (after / before - 1) * 100 if before else 0.0
-        text = f"{words.metric(run, name)} {share:+.0f} %"
+        text = f"{words.metric(run, name)} {(after / before - 1) * 100:+.0f} %"
     return text.replace("-", "\u2212")
