@@ -209,7 +209,7 @@ def attended(job: Job) -> float | None:
     if VARIANTS[job.variant].kernel == "norm":
         return None
     task, network = _opened(job)
-    batches = pair_batches(task.first_valid(ATTENDED_PAIRS).valid, DECODING_TOKENS, shuffle=False)
+    batches = pair_batches(task.with_valid(ATTENDED_PAIRS).valid, DECODING_TOKENS, shuffle=False)
     return attended_share(network, batches)
 
 

@@ -1,7 +1,8 @@
 """Ways to choose which layers get another kind of attention, on a table of all placements.
 
 A table holds the quality of every placement, so that the best one with any number of converted
-layers is known, and what each way of choosing is short of it (its *regret*) can be told.
+layers is known, and what each way of choosing is short of it (its *regret*) can be told. What the
+network itself is worth is known to every way of choosing, and costs none an evaluation.
 
 Shapes: P placements, L layers, K kinds; kind 0 is the network's own.
 """
@@ -79,8 +80,9 @@ class PlacementTable:
         return range(1, self.num_layers + (self.num_kinds > 2))
 
     def quality(self, placement: Placement) -> float:
-        """The quality of a placement, which counts as evaluated."""
-        self.asked.add(placement)
+        """The quality of a placement, which counts as evaluated; the network's own is known."""
+        if any(placement):
+            self.asked.add(placement)
         return self.known[placement]
 
     def regret(self, placement: Placement) -> float:
@@ -157,9 +159,13 @@ def additive(table: PlacementTable, seed: int = 0) -> Choice:
     layers with the least scores.
     """
     rng = np.random.default_rng([seed, 3])
-    size = min(len(table.qualities), max(_width(table) + 1, _budget(table)))
-    picked = rng.choice(len(table.qualities), size, replace=False)
-    table.asked.update(map(tuple, table.placements[picked].tolist()))
+    others = np.flatnonzero(table.converted)
+    size = min(len(others), max(_width(table), _budget(table)))
+    picked = np.append(
+        np.flatnonzero(table.converted == 0), rng.choice(others, size, replace=False)
+    )
+    for placement in table.placements[picked].tolist():
+        table.quality(tuple(placement))
     weights = _fitted(table, picked)
     scores = np.zeros((table.num_layers, table.num_kinds))
     scores[:, 1:] = weights[1:].reshape(table.num_layers, -1)
@@ -210,13 +216,14 @@ def ranked(table: PlacementTable, space: SearchSpace, seed: int) -> Choice:
 
     worst = float(table.qualities.max())
     problem = Problem(space, costs, np.array([worst * 1.01, table.num_layers + 1.0]))
-    budget, every = _budget(table), _rows_of(space, table.placements)
-    own = every[[not any(row) for row in table.placements.tolist()]]
+    every = _rows_of(space, table.placements)
+    own = every[table.converted == 0]
+    budget = _budget(table)
     begun = np.concatenate([own, smallest(space), neighbours(space, own, "attention")])
     drawn = sample_distinct(space, np.random.default_rng([seed, 77]), max(8, budget // 3))
     start = distinct(np.concatenate([begun, drawn]))[: max(len(begun), len(drawn))]
     settings = RankEvolveSettings(
-        budget=budget,
+        budget=len(own) + budget,
         batch=min(8, max(1, budget // 8)),
         patience=0,
         evolution=EvolutionSettings(population=64, generations=10),

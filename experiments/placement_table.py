@@ -10,7 +10,8 @@ placements are known by are numbers of kinds, so each order of `--kinds` has a f
 
 With `--contexts` it is told what placements cost at such lengths (`experiments.placement_costs`).
 With `--halves` the placement that the search names for half of the layers is fine-tuned beside
-uniform ones, with several seeds, and judged on the test split.
+uniform ones, with several seeds, and judged on the test split. With `--again` the ways of choosing
+are judged anew on the table that stands in ``results/`` under its `--name`, which takes minutes.
 """
 
 from __future__ import annotations
@@ -308,8 +309,12 @@ def measure(options: Options) -> dict[str, Any]:
     """All numbers of the study."""
     torch.set_num_threads(options.threads)
     kinds = options.kinds.split(",")
-    options.work.mkdir(parents=True, exist_ok=True)
     space = kinds_space(options.checkpoint, kinds, options.recall_window, options.length)
+    if options.again:
+        return judged_again(space, kinds, options)
+    if options.data is None:
+        raise UsageError("to evaluate placements takes --data, a folder of nas data prepare")
+    options.work.mkdir(parents=True, exist_ok=True)
     run = distilled_run(options, space)
     found = evaluate_all(run, kinds, kept_in(options) / JOURNAL)
     placements = sorted(found)
@@ -333,7 +338,6 @@ def measure(options: Options) -> dict[str, Any]:
         qualities=table.qualities,
         errors=table.errors,
     )
-    seeds = range(options.seeds)
     return {
         "name": options.name,
         "kinds": kinds,
@@ -343,14 +347,45 @@ def measure(options: Options) -> dict[str, Any]:
         "own": table.known[(0,) * layers],
         "best": [_extreme(table, count, best=True) for count in table.counts],
         "worst": [_extreme(table, count, best=False) for count in table.counts],
-        "chosen": {name: _judged(table, choose) for name, choose in SELECTORS.items()},
-        "additive": [_judged(table, partial(additive, seed=seed)) for seed in seeds],
-        "search": [_judged(table, partial(ranked, space=space, seed=seed)) for seed in seeds],
+        **_all_judged(table, space, options.seeds),
         "costs": prices,
         "tuned": tuned(run, kinds, table, options) if options.tuned > 1 else None,
         "halves": halves(run, kinds, table, options) if options.halves else None,
         "r2": additive_fit(table),
         "r2_by_count": {str(count): value for count, value in additive_fits(table).items()},
+    }
+
+
+def judged_again(space: SearchSpace, kinds: list[str], options: Options) -> dict[str, Any]:
+    """The numbers of a table that is known, with the ways of choosing judged by today's code.
+
+    Raises:
+        UsageError: where there is none of that name, or of other kinds.
+    """
+    file = RESULTS / f"{options.name}.json"
+    if not file.exists():
+        raise UsageError(f"there is no table {options.name} in {RESULTS}: leave out --again")
+    numbers: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    layers = num_layers(space)
+    if (numbers["kinds"], numbers["layers"]) != (kinds, layers):
+        raise UsageError(
+            f"{options.name} is of {numbers['layers']} layers with {','.join(numbers['kinds'])}; "
+            f"given {layers} with {options.kinds}"
+        )
+    with np.load(file.with_suffix(".npz")) as kept:
+        placements = kept["placements"].astype(np.int64)
+        table = PlacementTable(placements, kept["qualities"], kept["errors"])
+    return numbers | _all_judged(table, space, options.seeds)
+
+
+def _all_judged(table: PlacementTable, space: SearchSpace, seeds: int) -> dict[str, Any]:
+    """What every way of choosing is short of the best; of those with chance in them each seed."""
+    return {
+        "chosen": {name: _judged(table, choose) for name, choose in SELECTORS.items()},
+        "additive": [_judged(table, partial(additive, seed=seed)) for seed in range(seeds)],
+        "search": [
+            _judged(table, partial(ranked, space=space, seed=seed)) for seed in range(seeds)
+        ],
     }
 
 
@@ -509,7 +544,7 @@ def met(numbers: dict[str, Any]) -> bool:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """See `Study.add_options`."""
     parser.add_argument("--checkpoint", type=Path, required=True, help="folder of the checkpoint")
-    parser.add_argument("--data", type=Path, required=True, help="folder of nas data prepare")
+    parser.add_argument("--data", type=Path, help="folder of nas data prepare")
     parser.add_argument("--kinds", default="softmax,linear", help="the checkpoint's own first")
     parser.add_argument("--quality", default="loss", choices=get_args(QualityMetric))
     parser.add_argument("--updates", type=int, default=100, help="of the local distillation")
@@ -530,6 +565,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--recall-window", type=int, help="beyond which tokens are recalled")
     parser.add_argument("--seeds", type=int, default=10, help="of the searches")
+    parser.add_argument(
+        "--again", action="store_true", help="judge the ways of choosing on the table of --name"
+    )
     parser.add_argument("--name", default="placement_table", help="of the results' files")
     parser.add_argument("--work", type=Path, default=Path("runs/placement_table"))
 

@@ -48,7 +48,7 @@ def omni_shares(
     the attention within a segment.
 
     Args:
-        task: with the examples to read; see `Task.first_valid`.
+        task: with the examples to read; see `Task.with_valid`.
         model: the weights.
         architecture: the network.
         maps: of so many examples from the first on, maps of the omni layers of an encoder that

@@ -176,7 +176,7 @@ def beside_checkpoint(
 def compared_on(task: Task[Any, Any], spec: SearchSpec) -> Task[Any, Any]:
     """A task with as many validation examples as networks are compared on."""
     count = spec.budget.valid_examples
-    return task.first_valid(count) if count else task
+    return task.with_valid(count) if count else task
 
 
 def trained_supernet(spec: SearchSpec, weights: dict[str, Any]) -> Supernet:

@@ -55,7 +55,7 @@ def measure_pace(space: SearchSpace, data: Path, device: str) -> Pace:
     """
     settings = budget_for(space, "quick", {}).supernet
     task = open_task(space, data.name, str(data), seed=0)
-    few = task.first_valid(EXAMPLES)
+    few = task.with_valid(EXAMPLES)
     (most,) = space.decode(largest(space))
     paces = [_pace(space, task, few, settings, most, device, n) for n in _threads(device)]
     best = paces[0]

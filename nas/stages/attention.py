@@ -46,7 +46,7 @@ def measure_views(folder: RunFolder, how: str) -> Iterator[Event]:
 
 def _measure(run: Run, entry: FrontEntry, retrained: bool) -> Iterator[Event]:
     model, weights = _weights(run, entry, retrained)
-    task = run.task.first_valid(EXAMPLES)
+    task = run.task.with_valid(EXAMPLES)
     layers, maps = omni_shares(task, model.to("cpu"), entry.architecture, MAPS)
     views = OmniViews(entry.id, weights, min(EXAMPLES, _examples(run)), layers, maps)
     run.folder.write_json(attention_file(entry.id), views.to_json())

@@ -299,9 +299,9 @@ class _Bench:
         whole = int(task.describe()["num_valid"])
         count, seconds = min(EXAMPLES, whole), 0.0
         first, *others = self._drawn
-        work(task.first_valid(count), first)  # warms up
+        work(task.with_valid(count), first)  # warms up
         while True:
-            part = task.first_valid(count)
+            part = task.with_valid(count)
             seconds = self._took(lambda part=part: work(part, first))  # type: ignore[misc]
             if count == whole or 4 * seconds > ENOUGH_S / 2:
                 break

@@ -196,11 +196,6 @@ class TokenRows:
         """Tokens of all rows."""
         return int(self.offsets[-1]) - self.gap * len(self)
 
-    def first(self, count: int) -> TokenRows:
-        """The first `count` rows; all when there are less."""
-        offsets = self.offsets[: count + 1]
-        return TokenRows(self.tokens[: offsets[-1]], offsets, self.gap)
-
     def taken(self, numbers: NDArray[np.int64]) -> TokenRows:
         """Rows of these numbers, in memory."""
         begins, ends = self.offsets[numbers], self.offsets[numbers + 1]

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
+import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from search_spaces.architecture import Architecture
@@ -29,6 +31,12 @@ from supernet.training_settings import TrainingSettings
 
 BatchT = TypeVar("BatchT")
 SplitT = TypeVar("SplitT")
+
+
+def spread(count: int, total: int) -> NDArray[np.int64]:
+    """Numbers of `count` of `total` examples, at equal distances; both at least 1."""
+    numbers: NDArray[np.int64] = np.arange(min(count, total)) * total // min(count, total)
+    return numbers
 
 
 class Predictions(NamedTuple):
@@ -203,10 +211,11 @@ class Task(ABC, Generic[BatchT, SplitT]):
         """Sizes of the data, for the run folder."""
 
     @abstractmethod
-    def first_valid(self, count: int) -> Task[BatchT, SplitT]:
+    def with_valid(self, count: int) -> Task[BatchT, SplitT]:
         """The same task with `count` validation examples only, always the same ones.
 
-        They are the first, unless a task says otherwise; all when there are less.
+        They lie all over the split, whose files or classes may follow one another (`spread`); all
+        when there are less.
 
         Args:
             count: images, pairs or lines, at least 1.

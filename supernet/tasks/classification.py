@@ -72,8 +72,8 @@ class ClassificationTask(Task[Batch, Split]):
         sizes = {"num_train": len(self.train), "num_valid": len(self.valid)}
         return sizes | {"num_classes": self.num_outcomes}
 
-    def first_valid(self, count: int) -> ClassificationTask:
-        """See `Task.first_valid`; each class in its share, since data may lie class by class."""
+    def with_valid(self, count: int) -> ClassificationTask:
+        """See `Task.with_valid`; each class in its share, since data may lie class by class."""
         split = self.valid
         if count >= len(split):
             return self

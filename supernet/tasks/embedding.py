@@ -37,7 +37,7 @@ from supernet.data.prepared import (
 from supernet.data.text_files import TokenRows
 from supernet.data.tokenizer import Tokenizer
 from supernet.extraction import Supernet
-from supernet.tasks.base import Evaluation, Predictions, Scores, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, Task, spread
 from supernet.training_settings import TrainingSettings
 
 EVALUATION_BATCH = 32  # texts of like lengths; more at once are no faster on a CPU
@@ -106,8 +106,8 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             "width": self.num_outcomes,
         } | ({} if self.valid.pairs is None else {"num_valid_pairs": len(self.valid.pairs)})
 
-    def first_valid(self, count: int) -> EmbeddingTask:
-        """See `Task.first_valid`; two at least, because texts are compared with each other.
+    def with_valid(self, count: int) -> EmbeddingTask:
+        """See `Task.with_valid`; two at least, because texts are compared with each other.
 
         Where there are pairs, the texts of as many of them as have that many texts at most.
         """
@@ -116,10 +116,11 @@ class EmbeddingTask(Task[EmbeddingBatch, EmbeddingSplit]):
             return self
         task, valid = copy.copy(self), self.valid
         if valid.pairs is None:
-            texts, targets = valid.texts.first(count), valid.targets[:count]
-            task.valid = replace(valid, texts=texts, targets=targets)
+            rows = spread(count, len(valid))
+            task.valid = replace(valid, texts=valid.texts.taken(rows), targets=valid.targets[rows])
             return task
-        rows, pairs = np.unique(valid.pairs[: count // 2], return_inverse=True)
+        chosen = spread(count // 2, len(valid.pairs))
+        rows, pairs = np.unique(valid.pairs[chosen], return_inverse=True)
         texts = TokenRows.of([valid.texts[row].tolist() for row in rows])
         task.valid = EmbeddingSplit(texts, valid.targets[rows], pairs.reshape(-1, 2))
         return task

@@ -35,7 +35,7 @@ from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.plan import decoder_of
 from supernet.sequence_models import LanguageModel
-from supernet.tasks.base import Evaluation, Predictions, Scores, States, Stretch, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, States, Stretch, Task, spread
 from supernet.tasks.teacher import Teacher
 from supernet.tasks.texts import (
     EVALUATION_TOKENS,
@@ -166,17 +166,17 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             "vocab_size": self.tokenizer.vocab_size,
         }
 
-    def first_valid(self, count: int) -> LanguageModellingTask:
-        """See `Task.first_valid`; words and characters are counted in the decoded lines.
+    def with_valid(self, count: int) -> LanguageModellingTask:
+        """See `Task.with_valid`; words and characters are counted in the decoded lines.
 
-        Of a text that goes on they lie in `STRETCHES` from its beginning to its end, for it may be
-        of many files; lines that stand alone are the first ones.
+        Of a text that goes on they lie in `STRETCHES` from its beginning to its end.
         """
         total = len(self.valid.rows)
         if count >= total:
             return self
-        numbers = np.arange(count)
+        numbers = spread(count, total)
         if not self.valid.alone:
+            numbers = np.arange(count)
             places = numbers * min(STRETCHES, count) // count  # the stretch of each line
             numbers += places * (total - count) // max(1, places[-1])
         rows = self.valid.rows.taken(numbers)
@@ -188,12 +188,16 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
             rows=rows,
             num_words=sum(len(line.split()) for line in lines),
             num_characters=sum(map(len, lines)),
-            scored=None if scored is None else scored[: len(rows.tokens)],
+            scored=None if scored is None else self._of_lines(scored, numbers),
             recalled=None,
         )
         task = copy.copy(self)
         task.valid = self._compared(part)
         return task
+
+    def _of_lines(self, marks: NDArray[np.bool_], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """What is marked of each token of the validation split, of some of its lines."""
+        return replace(self.valid.rows, tokens=marks).taken(numbers).tokens
 
     def check(self, settings: TrainingSettings) -> None:
         """See `Task.check`; networks have to read a segment, and it has to fit into a batch."""

@@ -22,7 +22,7 @@ from supernet.data.tokenizer import Tokenizer, join_words
 from supernet.extraction import Supernet
 from supernet.loss import IGNORED
 from supernet.sequence_models import TranslationModel
-from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task
+from supernet.tasks.base import Evaluation, Predictions, Scores, States, Task, spread
 from supernet.tasks.bleu import Bleu, corpus_bleu
 from supernet.tasks.texts import (
     EVALUATION_TOKENS,
@@ -95,15 +95,18 @@ class TranslationTask(Task[PairBatch, PairSplit]):
             "target_vocab_size": self.target_tokenizer.vocab_size,
         }
 
-    def first_valid(self, count: int) -> TranslationTask:
-        """See `Task.first_valid`."""
+    def with_valid(self, count: int) -> TranslationTask:
+        """See `Task.with_valid`."""
         task, split = copy.copy(self), self.valid
+        if count >= len(split.source):
+            return self
+        rows = spread(count, len(split.source))
         task.valid = replace(
             split,
-            source=split.source.first(count),
-            target=split.target.first(count),
-            source_lines=split.source_lines[:count],
-            target_lines=split.target_lines[:count],
+            source=split.source.taken(rows),
+            target=split.target.taken(rows),
+            source_lines=tuple(split.source_lines[row] for row in rows),
+            target_lines=tuple(split.target_lines[row] for row in rows),
         )
         return task
 

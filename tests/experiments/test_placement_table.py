@@ -33,7 +33,10 @@ def llama(hub: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_table_of_all_placements(
-    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llama: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     prepared_stream(tmp_path, byte_level(marked=True))
     monkeypatch.setattr(placement_table, "RESULTS", tmp_path)
@@ -67,6 +70,24 @@ def test_a_table_of_all_placements(
     journal.write_text("".join(f"{line}\n" for line in lines[:5]))
     assert placement_table.STUDY.main(given) in (0, 1)
     assert sorted(journal.read_text().splitlines()) == sorted(lines)
+    again = ["--checkpoint", str(llama), "--name", "tiny", "--seeds", "2", "--again"]
+    judged_by(again, tmp_path / "tiny.json", whole, capsys)
+
+
+def judged_by(
+    again: list[str], file: Path, whole: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A table that is known needs no texts, and one that is not is refused."""
+    file.write_text(json.dumps({**whole, "chosen": {}, "search": []}))
+    assert placement_table.STUDY.main(again) in (0, 1)
+    assert json.loads(file.read_text()) == whole
+    capsys.readouterr()
+    assert placement_table.STUDY.main([*again, "--name", "none"]) == UsageError.exit_code
+    assert "there is no table none" in capsys.readouterr().err
+    assert placement_table.STUDY.main([*again, "--kinds", "linear,softmax"]) == UsageError.exit_code
+    assert "tiny is of 3 layers with softmax,linear; given" in capsys.readouterr().err
+    assert placement_table.STUDY.main(again[:-1]) == UsageError.exit_code
+    assert "takes --data" in capsys.readouterr().err
 
 
 def test_kinds_in_another_order_are_the_same_placements(

@@ -141,7 +141,7 @@ def test_rows_are_read_without_their_end_marks(tmp_path: Path, dtype: str) -> No
     rows = read_indexed(tmp_path / "x", DICTIONARY)
     assert [rows[n].tolist() for n in range(3)] == [[4, 5, 6], [], [23, 3]]
     assert rows.lengths.tolist() == [3, 0, 2] and rows.num_tokens == 5
-    assert rows.first(1).num_tokens == 3 and rows.padded(3).tolist()[2] == [23, 3, 0]
+    assert rows.taken(np.arange(1)).num_tokens == 3 and rows.padded(3).tolist()[2] == [23, 3, 0]
     assert isinstance(rows.tokens, np.memmap)
 
 

@@ -118,7 +118,7 @@ def test_by_accuracy_it_is_the_share_of_wrong_ones() -> None:
 @pytest.mark.parametrize("metric", ["loss", "recall_nats"])
 def test_loss_and_recall_are_both_reported(metric: Any) -> None:
     space = parse_space(WINDOW, "space")
-    task: Any = open_task(space, "synthetic", None, 0).first_valid(20)
+    task: Any = open_task(space, "synthetic", None, 0).with_valid(20)
     model, (one,) = build_supernet(space), networks_of(space, 1)
     plain = evaluate(task, model, one, task.valid)
     found = validation_quality(task, model, one, metric, "cpu")
@@ -151,7 +151,7 @@ def test_texts_without_a_recalled_token_are_refused() -> None:
     task = open_task(parse_space(WINDOW.replace("= 6", "= 60"), "space"), "synthetic", None, 0)
     check_data(task, "loss")
     with pytest.raises(DataError, match="no token of the validation split of synthetic repeats"):
-        check_data(task.first_valid(2), "recall_nats")
+        check_data(task.with_valid(2), "recall_nats")
     check_data(
-        open_task(parse_space(WINDOW, "space"), "synthetic", None, 0).first_valid(9), "recall_nats"
+        open_task(parse_space(WINDOW, "space"), "synthetic", None, 0).with_valid(9), "recall_nats"
     )

@@ -55,7 +55,7 @@ def test_perfect_translations_lack_nothing(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_only_the_pairs_that_are_looked_at_are_translated() -> None:
     task, model, (one,) = task_of("translation"), echoing(), networks_of(SPACES["translation"], 1)
-    fewer = task.first_valid(3)
+    fewer = task.with_valid(3)
     found = validation_quality(fewer, model, one, "bleu", "cpu")
     wanted: Any = split_bleu(task, model, one, fewer.valid, "cpu", BeamSettings(beam_size=1))  # type: ignore[arg-type]
     assert found["valid_bleu"] == wanted.score

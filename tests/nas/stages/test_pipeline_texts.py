@@ -230,7 +230,7 @@ def test_networks_are_compared_on_as_many_examples_as_asked_for(made: Made, name
     assert run.quick_task.describe()["num_valid"] == 6
     line = made(name).read_journal("observations.jsonl")[0]
     found = evaluate(
-        run.task.first_valid(6),
+        run.task.with_valid(6),
         run.supernet,
         Architecture.from_json(line["architecture"]),
         run.quick_task.valid,

@@ -274,12 +274,18 @@ def test_the_task_is_known_by_the_accuracy_of_answers() -> None:
     assert set(found.values) == {"loss", "accuracy", "recall_nats"}
 
 
-def test_the_first_examples_keep_what_counts() -> None:
+def test_some_examples_keep_what_counts() -> None:
     task: Any = open_task(space(), "recall", None, 0)
-    first: Any = task.first_valid(3)
-    assert len(first.valid.rows) == 3 and first.valid.alone
-    assert first.valid.scored.sum() == 3 * 4 and len(first.valid.recalled) == 3 * 24
-    assert first.has_recall
+    some: Any = task.with_valid(3)
+    assert len(some.valid.rows) == 3 and some.valid.alone
+    assert some.valid.scored.sum() == 3 * 4 and len(some.valid.recalled) == 3 * 24
+    assert some.has_recall
+    whole, total = task.valid, len(task.valid.rows)
+    assert total > 3
+    for row, before in enumerate(place * total // 3 for place in range(3)):
+        assert some.valid.rows[row].tolist() == whole.rows[before].tolist()
+        place = slice(24 * row, 24 * row + 24), slice(24 * before, 24 * before + 24)
+        assert some.valid.scored[place[0]].tolist() == whole.scored[place[1]].tolist()
 
 
 def test_training_sees_whole_sequences_whatever_the_segment() -> None:

@@ -122,7 +122,7 @@ WINDOW = LANGUAGE + "recall_window = 6\n"
 
 def test_the_loss_on_recalled_tokens_is_the_mean_over_them() -> None:
     space = parse_space(WINDOW, "space")
-    task: Any = open_task(space, "synthetic", None, 0).first_valid(20)
+    task: Any = open_task(space, "synthetic", None, 0).with_valid(20)
     model, (network,) = build_supernet(space).eval(), networks_of(space, 1)
     losses, marks = [], []
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_the_loss_on_recalled_tokens_is_the_mean_over_them() -> None:
 
 def test_without_a_window_nothing_is_said_of_recall() -> None:
     space = parse_space(LANGUAGE, "space")
-    task: Any = open_task(space, "synthetic", None, 0).first_valid(5)
+    task: Any = open_task(space, "synthetic", None, 0).with_valid(5)
     found = evaluate(task, build_supernet(space), networks_of(space, 1)[0], task.valid)
     assert found.recall_nats is None and not task.has_recall
     assert (

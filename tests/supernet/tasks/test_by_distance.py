@@ -47,7 +47,7 @@ def test_distances_are_those_to_the_same_pair() -> None:
 
 
 def test_lines_that_stand_alone_are_segments() -> None:
-    split = task_of("language_modelling").first_valid(4).valid
+    split = task_of("language_modelling").with_valid(4).valid
     apart, places = distances(replace(split, alone=True), SEGMENT)
     lengths = split.rows.lengths.tolist()
     assert places.tolist() == [place + 1 for length in lengths for place in range(length)]
@@ -60,7 +60,7 @@ def test_each_stretch_has_the_mean_over_its_tokens(
 ) -> None:
     monkeypatch.setattr(language_modelling, "EVALUATION_TOKENS", batch)
     monkeypatch.setattr(language_modelling, "DISTANCES", (4, 9))
-    task: Any = task_of("language_modelling").first_valid(7)
+    task: Any = task_of("language_modelling").with_valid(7)
     model, (network,) = supernet_of(SPACE), networks_of(SPACE, 1)
     found = by_distance(task, model, network, task.valid)
     losses: list[float] = []

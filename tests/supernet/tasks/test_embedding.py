@@ -221,14 +221,16 @@ def test_a_network_is_scored_by_its_queries_beside_the_checkpoint() -> None:
 @pytest.mark.parametrize("count", [1, 2, 7, 20])
 def test_fewer_validation_texts_are_those_of_whole_pairs(count: int) -> None:
     task = with_pairs(60)
-    valid = task.first_valid(count).valid
+    valid = task.with_valid(count).valid
     assert valid.pairs is not None and task.valid.pairs is not None
     assert len(valid.pairs) == max(1, count // 2) and len(valid) == 2 * len(valid.pairs)
-    for few, many in zip(valid.pairs, task.valid.pairs, strict=False):
+    count = len(valid.pairs)
+    from_all_over = task.valid.pairs[[place * 30 // count for place in range(count)]]
+    for few, many in zip(valid.pairs, from_all_over, strict=True):
         for row, before in zip(few, many, strict=True):
             assert valid.texts[row].tolist() == task.valid.texts[before].tolist()
             assert np.array_equal(valid.targets[row], task.valid.targets[before])
-    assert task.first_valid(60) is task
+    assert task.with_valid(60) is task
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -369,9 +371,20 @@ def test_a_network_of_its_own_embeds_as_the_supernet_does() -> None:
     assert torch.allclose(own.norm(dim=1), torch.ones(5))
 
 
+@pytest.mark.parametrize("count", [2, 5, VALID - 1])
+def test_fewer_validation_texts_lie_all_over_the_split(count: int) -> None:
+    """Its files may follow one another, so that the first ones are all of one."""
+    whole, valid = embedding_task().valid, embedding_task().with_valid(count).valid
+    assert len(valid) == len(valid.targets) == count
+    for row in range(count):
+        before = row * VALID // count
+        assert valid.texts[row].tolist() == whole.texts[before].tolist()
+        assert np.array_equal(valid.targets[row], whole.targets[before])
+
+
 def test_two_texts_are_the_fewest_to_compare() -> None:
     task = embedding_task()
-    assert len(task.first_valid(1).valid) == 2 and len(task.first_valid(99).valid) == VALID
+    assert len(task.with_valid(1).valid) == 2 and len(task.with_valid(99).valid) == VALID
     assert len(task.valid) == VALID
 
 

@@ -77,7 +77,7 @@ def test_the_error_of_the_loss_is_that_of_a_mean() -> None:
     expected = losses.double().std().item() / math.sqrt(VALID)
     found = loss_error(task, supernet_of(space), network, task.valid)
     assert found == pytest.approx(expected, rel=1e-5)
-    assert loss_error(task, supernet_of(space), network, task.first_valid(1).valid) is None
+    assert loss_error(task, supernet_of(space), network, task.with_valid(1).valid) is None
 
 
 def test_tokens_are_no_examples_of_their_own() -> None:
@@ -88,19 +88,24 @@ def test_tokens_are_no_examples_of_their_own() -> None:
 
 @each_kind
 @pytest.mark.parametrize("count", [1, 5, VALID, VALID + 1])
-def test_of_the_validation_split_the_first_are_taken(kind: str, count: int) -> None:
+def test_of_the_validation_split_some_are_taken(kind: str, count: int) -> None:
     task = task_of(kind)
-    fewer = task.first_valid(count)
+    fewer = task.with_valid(count)
     assert fewer.describe()["num_valid"] == min(count, VALID)
     assert task.describe()["num_valid"] == VALID
     assert fewer.train is task.train and fewer.digest == task.digest
 
 
-def test_the_first_pairs_keep_their_text() -> None:
-    valid = task_of("translation").first_valid(3).valid
-    rows = TokenRows.of(TOKENIZER.encode(valid.source_lines))
-    assert [list(row) for row in valid.source] == [list(row) for row in rows]
-    assert len(valid.source_lines) == len(valid.target_lines) == len(valid.target) == 3
+@pytest.mark.parametrize("count", [1, 3, VALID - 1])
+def test_some_pairs_lie_all_over_the_split_with_their_text(count: int) -> None:
+    """Its files may follow one another, so that the first ones are all of one."""
+    whole, valid = (task_of("translation").with_valid(n).valid for n in (VALID, count))
+    numbers = [place * VALID // count for place in range(count)]
+    for side in ("source", "target"):
+        lines = getattr(valid, f"{side}_lines")
+        assert lines == tuple(getattr(whole, f"{side}_lines")[number] for number in numbers)
+        rows = TokenRows.of(TOKENIZER.encode(lines))
+        assert [list(row) for row in getattr(valid, side)] == [list(row) for row in rows]
 
 
 def spread(count: int, total: int) -> list[int]:
@@ -117,7 +122,7 @@ def test_some_lines_of_a_text_lie_all_over_it(count: int) -> None:
     """With the words and characters of just these lines."""
     task = task_of("language_modelling")
     assert isinstance(task, LanguageModellingTask)
-    found = task.first_valid(count).valid
+    found = task.with_valid(count).valid
     numbers = spread(count, VALID) if count < VALID else range(VALID)
     assert len(set(numbers)) == len(numbers) and max(numbers) < VALID
     assert [list(row) for row in found.rows] == [list(task.valid.rows[n]) for n in numbers]
@@ -129,7 +134,7 @@ def test_some_lines_of_a_text_lie_all_over_it(count: int) -> None:
 def test_what_is_recalled_is_marked_anew_in_some_lines() -> None:
     task: Any = copy.copy(task_of("language_modelling"))
     task._recall_window, task._segment_length = 2, 10_000
-    part = task.first_valid(VALID - 1).valid
+    part = task.with_valid(VALID - 1).valid
     expected = with_recalled(part, 10_000, 2)
     assert part.recalled is not None and part.recalled.tolist() == expected.recalled.tolist()
 
@@ -273,11 +278,11 @@ def test_fewer_examples_hold_every_class_in_its_share() -> None:
     inputs = torch.arange(100).float().reshape(100, 1, 1, 1)
     task = copy.copy(task)
     task.valid = replace(task.valid, inputs=inputs, labels=labels)
-    some = task.first_valid(20).valid
+    some = task.with_valid(20).valid
     assert torch.bincount(some.labels).tolist() == [12, 6, 2]
     assert torch.equal(some.labels, labels[some.inputs.flatten().long()])
-    assert torch.equal(task.first_valid(20).valid.inputs, some.inputs)
-    assert task.first_valid(100) is task
+    assert torch.equal(task.with_valid(20).valid.inputs, some.inputs)
+    assert task.with_valid(100) is task
 
 
 def test_lines_that_stand_alone_are_read_whole_whatever_their_length(
@@ -302,7 +307,7 @@ def test_batches_hold_the_longest_line_unless_they_are_told_otherwise(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(translating, "DECODING_TOKENS", 1)
-    task, model = task_of("translation").first_valid(1), supernet_of(SPACES["translation"])
+    task, model = task_of("translation").with_valid(1), supernet_of(SPACES["translation"])
     (network,) = networks_of(SPACES["translation"], 1)
     assert score(task, model, network, task.valid).bleu_signature is not None
     # More beams than usual may take more memory than there is: they have to be asked for.

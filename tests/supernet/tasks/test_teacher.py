@@ -67,7 +67,7 @@ def made(scratch: Path | None) -> tuple[Any, Any, Any, list[int]]:
         torch.manual_seed(4)
         return build_supernet(SPACE), first
 
-    task = task_of("language_modelling").first_valid(9).beside(Teacher(load, scratch))
+    task = task_of("language_modelling").with_valid(9).beside(Teacher(load, scratch))
     return task, model, (first, second), loads
 
 
@@ -75,7 +75,7 @@ def test_each_network_has_its_mean_over_all_tokens(tmp_path: Path) -> None:
     task, model, networks, loads = made(None)
     torch.manual_seed(4)
     frozen = build_supernet(SPACE).eval()
-    plain = task_of("language_modelling").first_valid(9)
+    plain = task_of("language_modelling").with_valid(9)
     for network in networks:
         told = list(plain.evaluation(frozen, networks[0], plain.valid, "cpu"))
         said = list(plain.evaluation(model.eval(), network, plain.valid, "cpu"))
@@ -138,7 +138,7 @@ def test_half_a_pass_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     begun.close()
     assert task._teacher._kept == []
     evaluate(task, model, networks[0], task.valid)
-    fewer = task.first_valid(3)
+    fewer = task.with_valid(3)
     assert evaluate(fewer, model, networks[1], fewer.valid).count < len(task.valid)
     assert len(task._teacher._kept) == 2  # each split has its own
 

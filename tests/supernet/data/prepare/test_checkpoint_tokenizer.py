@@ -304,7 +304,7 @@ class TestFitting:
         space = parse_space(LANGUAGE.replace("vocab_size = 100", "vocab_size = 280"), "space")
         task = open_task(space, "any", str(tmp_path / "data"), 0)
         network = build_network(space.model, space.task, networks(space, 1)[0])
-        part = task.first_valid(2)
+        part = task.with_valid(2)
         found = evaluate(part, network.network, network.architecture, part.valid, device="cpu")
         assert found.count == len(part.valid) - 1 and found.loss > 0
         lines = LINES[0], LINES[len(task.valid.rows) - 1]
