@@ -16,7 +16,7 @@ from search_spaces.architecture import (
     base_kind,
     variant_of,
 )
-from search_spaces.counts import exponent
+from search_spaces.counts import power_of_ten
 from search_spaces.genes import GeneNetwork, Value
 from search_spaces.genotypes import Network
 from search_spaces.tasks import TASKS, TaskName
@@ -81,7 +81,7 @@ KINDS = {
 """What each kind of attention is, in the order of the legend."""
 
 _SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
-_LARGEST_EXACT = 10**10  # more digits than that do not fit into a tile
+_LARGEST_EXACT = 10**9  # more digits than that do not fit into a tile
 # Keeps a number and its unit on one line.
 _GLUE = "\u00a0"
 
@@ -154,8 +154,10 @@ def _in_unit(text: str, name: str) -> str:
 
 
 def score(name: str, number: float) -> str:
-    """A score of a network trained from scratch: a share in percent, others with two decimals."""
-    return percent(number) if name in SHARES else f"{number:,.2f}"
+    """A score of a network trained alone: a share in percent, others with two decimals or four."""
+    if name in SHARES:
+        return percent(number)
+    return f"{number:,.2f}" if abs(number) >= 1 else f"{number:.4f}"
 
 
 def whole(number: float) -> str:
@@ -175,12 +177,12 @@ def count(number: int) -> str:
     """A whole number in full; the astronomical ones as a power of ten."""
     if number < _LARGEST_EXACT:
         return f"{number:,}"
-    power = exponent(number)
-    return f"{number // 10 ** (power - 1) / 10:.1f} × 10{_raised(power)}"
+    ten, _, power = power_of_ten(number).partition("^")
+    return f"{ten}{_raised(power)}"
 
 
-def _raised(power: int) -> str:
-    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in str(power))
+def _raised(power: str) -> str:
+    return "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(digit)] for digit in power)
 
 
 def percent(share: float) -> str:

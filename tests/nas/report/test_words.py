@@ -39,8 +39,10 @@ def test_counts_are_short(number: float, text: str) -> None:
     ("number", "text"),
     [
         (25_162_920, "25,162,920"),
-        (10**10 - 1, "9,999,999,999"),
-        (10**10, "1.0 × 10¹⁰"),
+        (10**9 - 1, "999,999,999"),
+        (10**9, "1.0 × 10⁹"),
+        (4_198_400_000, "4.2 × 10⁹"),
+        (10**13 - 1, "1.0 × 10¹³"),
         (3 * 10**40, "3.0 × 10⁴⁰"),
     ],
 )
@@ -138,6 +140,7 @@ def test_metrics_are_called_by_what_they_are(name: str, task: Any, quality: Any,
         ("bleu", 31.237, "31.24"),
         ("perplexity", 1234.5, "1,234.50"),
         ("bits_per_character", 1.499, "1.50"),
+        ("similarity", 0.93468, "0.9347"),
     ],
 )
 def test_scores(name: str, number: float, text: str) -> None:
