@@ -31,7 +31,6 @@ from experiments.harness import Options, Study, add_workers, processes, table_of
 from experiments.search_efficiency import SIZES
 from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import Oracle, oracle, train_supernet, trained, untrained
-from latency.heap import steady_heap
 from latency.predictor import LatencyPredictor
 from latency.timer import time_calls
 from latency.workload import Workload
@@ -110,9 +109,8 @@ def fitted(space: SearchSpace, workload: Workload, work: Path) -> LatencyPredict
     if not file.exists():
         rows = sample_distinct(space, np.random.default_rng(3), TIMED)
         rows = distinct(np.concatenate([largest(space), smallest(space), rows]))
-        with steady_heap():
-            calls = [timed_call(space, network, workload, "cpu") for network in space.decode(rows)]
-            times = [t.median_ms for t in time_calls(calls, "cpu", warmup=1, repeats=ROUNDS)]
+        calls = [timed_call(space, network, workload, "cpu") for network in space.decode(rows)]
+        times = [t.median_ms for t in time_calls(calls, "cpu", warmup=1, repeats=ROUNDS)]
         made = LatencyPredictor.fit(encode_features(space, rows), times, terms=cost_terms(space))
         write_atomically(file, json.dumps(made.to_json()))
     return LatencyPredictor.from_json(json.loads(file.read_text(encoding="utf-8")))

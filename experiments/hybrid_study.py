@@ -56,7 +56,6 @@ from experiments.attention_study import (
 from experiments.harness import Options, Study, add_numbers, note, positive, processes, table_of
 from experiments.searchers import FIRST, Floats, Measure
 from experiments.trainings import RUN, Oracle, oracle, train_supernet
-from latency.heap import steady_heap
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, QUALITIES, QualityMetric, counted, timed_workload
 from nas.profiling.timed_work import timed_call
@@ -182,9 +181,8 @@ def timed_ms(
     known: dict[str, float] = json.loads(file.read_text("utf-8")) if file.exists() else {}
     # Times of different sessions are not compared: all are taken anew where one is missing.
     if any(network.id not in known for network in networks):
-        with steady_heap():  # states are copied for every token, and pages fetched anew are no time
-            calls = [timed_call(space, network, workload, "cpu") for network in networks]
-            timings = time_calls(calls, "cpu", dtype=workload.dtype, warmup=1, repeats=ROUNDS)
+        calls = [timed_call(space, network, workload, "cpu") for network in networks]
+        timings = time_calls(calls, "cpu", dtype=workload.dtype, warmup=1, repeats=ROUNDS)
         known = {one.id: t.median_ms for one, t in zip(networks, timings, strict=True)}
         file.write_text(json.dumps(known), encoding="utf-8")
     return [known[network.id] for network in networks]

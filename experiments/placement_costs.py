@@ -14,7 +14,6 @@ from rich.table import Table
 
 from experiments.harness import table_of
 from experiments.placement_selectors import Placement, all_placements, num_layers, placed
-from latency.heap import steady_heap
 from latency.timer import time_calls
 from nas.objectives import OBJECTIVES, counted, timed_workload
 from nas.profiling.timed_work import timed_call
@@ -43,8 +42,8 @@ def costs_at(space: SearchSpace, kinds: list[str], context: int) -> list[dict[st
     found: list[dict[str, Any]] = [{"placement": one, "context": context} for one in chosen]
     for name in (PREFILL, DECODE) if decoder else (LATENCY,):
         work = timed_workload(there, OBJECTIVES[name].mode)
-        with cpu_threads(1), steady_heap():
-            calls = [timed_call(there, network, work, "cpu") for network in networks]
+        calls = [timed_call(there, network, work, "cpu") for network in networks]
+        with cpu_threads(1):
             timings = time_calls(calls, "cpu", warmup=1, repeats=TIMED_ROUNDS)
         for one, timing in zip(found, timings, strict=True):
             one[name] = timing.median_ms

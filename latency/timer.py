@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from latency.heap import steady_heap
 from latency.timing import HostShare, Timing
 from latency.workload import Dtype
 from search_spaces.errors import UsageError
@@ -41,7 +42,7 @@ def time_calls(
     short call until it fills `min_sample_s`, and divides. A call comes untimed before each of its
     samples, so that it does not matter what was called before: of two calls in 2 ms the first
     would find its weights gone from the cache wherever many others take turns. All runs in
-    inference mode, with the garbage collector at rest.
+    inference mode, with the garbage collector at rest and the heap held (`steady_heap`).
 
     Args:
         calls: what to time; modules in them must be in eval mode.
@@ -168,6 +169,7 @@ def _quiet(device: str, dtype: Dtype) -> Iterator[None]:
     collecting = gc.isenabled()
     with ExitStack() as stack:
         stack.enter_context(inference(device, dtype))
+        stack.enter_context(steady_heap())
         gc.collect()
         gc.disable()
         if collecting:

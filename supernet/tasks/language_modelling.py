@@ -174,11 +174,7 @@ class LanguageModellingTask(Task[StreamBatch, StreamSplit]):
         total = len(self.valid.rows)
         if count >= total:
             return self
-        numbers = spread(count, total)
-        if not self.valid.alone:
-            numbers = np.arange(count)
-            places = numbers * min(STRETCHES, count) // count  # the stretch of each line
-            numbers += places * (total - count) // max(1, places[-1])
+        numbers = spread(count, total) if self.valid.alone else _in_stretches(count, total)
         rows = self.valid.rows.taken(numbers)
         lines = self.tokenizer.decode([rows[number].tolist() for number in range(count)])
         scored = self.valid.scored
@@ -365,3 +361,11 @@ def _predictions(logits_BNV: Tensor, batch: StreamBatch) -> Predictions:
     labels_BN = batch.targets.masked_fill(~batch.mask, IGNORED)
     recalled = None if batch.recalled is None else batch.recalled.flatten()
     return Predictions(logits_BNV.flatten(0, 1), labels_BN.flatten(), recalled)
+
+
+def _in_stretches(count: int, total: int) -> NDArray[np.int64]:
+    """Numbers of `count` of `total` lines that lie in `STRETCHES` from the first to the last."""
+    numbers: NDArray[np.int64] = np.arange(count)
+    places = numbers * min(STRETCHES, count) // count  # the stretch of each line
+    numbers += places * (total - count) // max(1, places[-1])
+    return numbers

@@ -105,4 +105,5 @@ def test_the_search_sees_a_share_of_the_table() -> None:
     table = table_with(scores)
     found = ranked(table, space, seed=0)
     assert set(found) == set(table.counts)
+    assert len(table.asked) == max(8, round(0.15 * 2**layers)) and (0,) * layers not in table.asked
     assert all(value <= 1.0 for value in mean_regrets(table, found).values())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -136,6 +137,21 @@ def test_calls_run_in_inference_mode_without_collector_and_both_come_back() -> N
     )
     assert set(seen) == {(True, False)}
     assert gc.isenabled() and not torch.is_inference_mode_enabled()
+
+
+def test_the_heap_is_held_while_calls_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage and three studies had forgotten it."""
+    said: list[str] = []
+
+    @contextmanager
+    def held() -> Iterator[None]:
+        said.append("held")
+        yield
+        said.append("given back")
+
+    monkeypatch.setattr("latency.timer.steady_heap", held)
+    time_calls([lambda: said.append("call")], "cpu", warmup=1, repeats=1, min_sample_s=0.0)
+    assert said == ["held", "call", "call", "given back"]
 
 
 def test_a_call_that_fails_leaves_nothing_switched() -> None:
