@@ -33,8 +33,8 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from experiments.harness import table_of
-from latency.heap import steady_heap
 from search_spaces.attention import AttentionSizes, operator_of, window_of
+from search_spaces.heap import steady_heap
 from search_spaces.settings import ModelSettings, TokenInput
 from supernet.attention import AttentionKernel, build_kernel, causal_linear, gated_chunks
 from supernet.attention.gated_chunks import gated_sums

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from latency.heap import steady_heap
 from latency.timing import HostShare, Timing
 from latency.workload import Dtype
 from search_spaces.errors import UsageError
+from search_spaces.heap import steady_heap
 
 # So many times the shortest sample is a long call, even where the first one was a slow one.
 LONG = 16

@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from search_spaces.settings import Activation, ModelSettings
 from supernet.attention.base import LOW_PRECISION, without_autocast
-from supernet.slices import multiplied, prefix, stacked, used
+from supernet.slices import multiplied, prefix, rows, stacked, used
 
 T = TypeVar("T")
 CPU_LEVELS = 1 << 16
@@ -115,7 +115,7 @@ class ElasticEmbedding(nn.Embedding):
 
     def forward(self, tokens_BN: Tensor, embed_dim: int) -> Tensor:  # type: ignore[override]
         """Token numbers ``(B, N)`` → ``(B, N, embed_dim)``."""
-        return F.embedding(tokens_BN, used(self.weight, self.num_embeddings, embed_dim))
+        return rows(self.weight, tokens_BN, embed_dim)
 
 
 class EmbeddingExtras(nn.Module):

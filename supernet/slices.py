@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Key = tuple[tuple[Tensor, ...], tuple[int, ...], bool]
@@ -47,6 +48,23 @@ def multiplied(parameter: Tensor, *sizes: int) -> Tensor:
     if slices is None:
         return prefix(parameter, *sizes)
     return slices.of(parameter, *sizes, product=True)
+
+
+def rows(table: Tensor, numbers: Tensor, width: int) -> Tensor:
+    """The leading `width` of some rows of a table, ``numbers.shape + (width,)``.
+
+    A gradient by the whole table would be nearly all zeros, and of a large vocabulary costs more
+    than a layer; in training that of the rows is added where they lie.
+
+    Args:
+        table: a parameter ``(rows, widest)``.
+        numbers: of rows, from 0; int64.
+        width: at most the table's.
+    """
+    slices = _current()
+    if slices is None:
+        return F.embedding(numbers, prefix(table, len(table), width))
+    return slices.rows(table, numbers, width)
 
 
 def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
@@ -91,6 +109,10 @@ class Casts:
             return prefix(parameter, *sizes)
         return self._part(((parameter,), (*sizes, *parameter.shape[len(sizes) :]), True))
 
+    def rows(self, table: Tensor, numbers: Tensor, width: int) -> Tensor:
+        """See `rows`."""
+        return F.embedding(numbers, prefix(table, len(table), width))
+
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
         first = parameters[0]
@@ -130,6 +152,7 @@ class Slices(Casts):
         # Walking through the modules of a model takes as long as fifty operations ask for.
         self._whole = [one for one in model.parameters() if one.requires_grad]
         self._gradients: dict[Tensor, Tensor] = {}
+        self._rows: list[tuple[Tensor, Tensor, Tensor]] = []  # table, numbers, and what they have
 
     def begin(self) -> None:
         """A new update: the parameters have other values."""
@@ -146,6 +169,7 @@ class Slices(Casts):
                 yield
         finally:
             self._parts.clear()
+            self._rows.clear()
 
     def of(self, parameter: Tensor, *sizes: int, product: bool = False) -> Tensor:
         """The part of a parameter, cast where it is multiplied; as often as it is asked for."""
@@ -154,6 +178,14 @@ class Slices(Casts):
         if not parameter.requires_grad or (shape == parameter.shape and not cast):
             return prefix(parameter, *sizes)
         return self._part(((parameter,), shape, cast))
+
+    def rows(self, table: Tensor, numbers: Tensor, width: int) -> Tensor:
+        """See `rows`."""
+        if not table.requires_grad:
+            return super().rows(table, numbers, width)
+        found = super().rows(table.detach(), numbers, width).requires_grad_()
+        self._rows.append((table, numbers, found))
+        return found
 
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
@@ -180,7 +212,8 @@ class Slices(Casts):
             The gradients by those.
         """
         into: list[Key] = [*self._parts, *(((one,), one.shape, False) for one in self._whole)]
-        leaves = [*self._parts.values(), *self._whole, *by]
+        looked_up = [found for _, _, found in self._rows]
+        leaves = [*self._parts.values(), *self._whole, *looked_up, *by]
         found = torch.autograd.grad(output, leaves, gradient, allow_unused=True)
         self._add(
             (parameter, shape, change)
@@ -188,7 +221,10 @@ class Slices(Casts):
             if together is not None
             for parameter, change in zip(parameters, together.chunk(len(parameters)), strict=True)
         )
-        wanted = found[len(into) :]
+        wanted = found[len(into) + len(looked_up) :]
+        for (table, numbers, _), change in zip(self._rows, found[len(into) :], strict=False):
+            if change is not None:
+                self._add_rows(table, numbers, change)
         return [torch.zeros_like(x) if g is None else g for x, g in zip(by, wanted, strict=True)]
 
     def _add(self, gradients: Iterable[tuple[Tensor, tuple[int, ...], Tensor]]) -> None:
@@ -208,6 +244,15 @@ class Slices(Casts):
             torch._foreach_copy_(*pairs)
         for pairs in _by_layout(more):
             torch._foreach_add_(*pairs)
+
+    def _add_rows(self, table: Tensor, numbers: Tensor, change: Tensor) -> None:
+        """Add the gradients of some rows to that of their table; one that stands twice has both."""
+        known = table.grad is not None
+        whole = self._gradient(table)
+        if not known:
+            whole.zero_()
+        width = change.shape[-1]
+        whole.narrow(1, 0, width).index_add_(0, numbers.flatten(), change.reshape(-1, width))
 
     def _gradient(self, parameter: Tensor) -> Tensor:
         """The parameter's gradient; where it has none, one of whatever values."""

@@ -22,7 +22,6 @@ from latency.acceptance import (
     settle,
 )
 from latency.device import usable_cores
-from latency.heap import steady_heap
 from latency.machine import Watch, wait_for_quiet
 from latency.runtimes import compiled, replayed
 from latency.timer import Call, host_share, in_precision, inference, time_beside
@@ -35,6 +34,7 @@ from nas.request.workloads import check_runtime
 from search_spaces.architecture import Architecture
 from search_spaces.costs import params
 from search_spaces.errors import UsageError
+from search_spaces.heap import steady_heap
 from search_spaces.settings import ImageInput
 from search_spaces.space import SearchSpace
 from supernet.beam_search import BeamSettings, beam_search, write_exactly

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from search_spaces.architecture import Architecture
 from search_spaces.errors import DivergedError, TooLargeError, UsageError
+from search_spaces.heap import steady_heap
 from search_spaces.turns import give_way
 from supernet.decoder import ElasticDecoder
 from supernet.encoder import ElasticEncoder
@@ -282,6 +283,7 @@ class Trainer:
             tf32(device, settings.bfloat16),
             repeatable(device, settings.deterministic),
             cpu_threads(settings.threads),
+            steady_heap(),
         ):
             self._seed_dropout()
             stream = self._task.batches(

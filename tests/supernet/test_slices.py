@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from experiments.update_operations import GpuOperations
@@ -15,7 +16,7 @@ from search_spaces.loading import parse_space
 from search_spaces.variation import smallest
 from supernet.extraction import extract
 from supernet.layers import ElasticLinear, side_by_side
-from supernet.slices import Casts, Slices, multiplied, prefix, stacked, used
+from supernet.slices import Casts, Slices, multiplied, prefix, rows, stacked, used
 from supernet.training.loop import Trainer
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
@@ -43,6 +44,10 @@ class Views(Slices):
     def of(self, parameter: Tensor, *sizes: int, product: bool = False) -> Tensor:
         """A view."""
         return prefix(parameter, *sizes)
+
+    def rows(self, table: Tensor, numbers: Tensor, width: int) -> Tensor:
+        """Looked up in a view."""
+        return F.embedding(numbers, prefix(table, len(table), width))
 
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """Nothing lies together."""
@@ -135,6 +140,40 @@ def test_gradients_go_to_the_leading_part() -> None:
         assert model.table.grad.tolist() == [[8, 8, 2], [6, 6, 0], [0, 0, 0], [0, 0, 0]]
         assert model.whole.grad.tolist() == [10, 10]
         assert model.unused.grad is None
+
+
+@pytest.mark.parametrize("width", [3, 2])
+@pytest.mark.parametrize("first", ["rows", "table"])
+def test_gradients_of_rows_are_added_where_they_lie(width: int, first: str) -> None:
+    """Of rows that stand twice, behind those of a second network, beside the table's own."""
+    model, twin = Table(), Table()
+    numbers = torch.tensor([[1, 3], [1, 0]])
+    weights = torch.arange(4.0 * width).view(2, 2, width)
+    slices = Slices(model)
+    for _ in range(2):  # the gradients of an update before are forgotten
+        for one in (model, twin):
+            one.zero_grad(set_to_none=True)
+        slices.begin()
+        for _ in range(2):
+            with slices.training():
+                found = [(weights * rows(model.table, numbers, width)).sum()]
+                found += [used(model.table, 2, 1).square().sum()]
+                slices.backward(sum(found if first == "rows" else found[::-1]))
+            looked_up = rows(twin.table, numbers, width)
+            ((weights * looked_up).sum() + prefix(twin.table, 2, 1).square().sum()).backward()
+        assert torch.equal(model.table.grad, twin.table.grad)
+        assert model.table.grad.abs().sum() > 0 and model.table.grad[2].tolist() == [0, 0, 0]
+
+
+def test_rows_of_a_table_that_does_not_learn() -> None:
+    model = Table()
+    model.table.requires_grad_(False)
+    slices = Slices(model)
+    with slices.training():
+        found = rows(model.table, torch.tensor([2]), 2)
+        slices.backward((found * model.whole).sum())
+    assert not found.requires_grad and model.table.grad is None
+    assert model.whole.grad.tolist() == [1, 1]
 
 
 def test_a_part_after_the_whole() -> None:

@@ -7,7 +7,7 @@ import resource
 import pytest
 import torch
 
-from latency import heap
+from search_spaces import heap
 
 PAGES = 256
 CALLS = 50
