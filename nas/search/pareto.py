@@ -7,6 +7,8 @@ finite score must be sorted out before it is compared.
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import moocore
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -141,6 +143,34 @@ def spread_order(points: ArrayLike) -> NDArray[np.int64]:
     lowest = np.array(list(dict.fromkeys(unit.argmin(axis=0).tolist())), dtype=np.int64)
     every = np.arange(len(unit), dtype=np.int64)
     return np.concatenate([lowest, farthest_first(unit, lowest, every, len(unit))])
+
+
+def spread_by_cost(points: ArrayLike) -> NDArray[np.int64]:
+    """As `spread_order`, spread also over what is not dominated by quality and each cost alone.
+
+    Whoever asks for so much of one cost chooses from the front of quality and that cost, a small
+    part of what several costs leave, in which there would be wide gaps. So the order takes turns
+    between all points and those that quality and the first, the second … cost leave.
+
+    Args:
+        points: ``(N, M)``, to be minimised, quality first; none dominates another.
+
+    Returns:
+        ``(N,)`` indices; with one cost those of `spread_order`.
+
+    Raises:
+        UsageError: see `non_dominated`.
+    """
+    checked = _checked(points)
+    orders = [spread_order(checked)]
+    if checked.shape[1] > 2:
+        for cost in range(1, checked.shape[1]):
+            pair = checked[:, [0, cost]]
+            left = np.flatnonzero(non_dominated(pair))
+            orders.append(left[spread_order(pair[left])])
+    turns = zip_longest(*(order.tolist() for order in orders))
+    named = (one for turn in turns for one in turn if one is not None)
+    return np.array(list(dict.fromkeys(named)), dtype=np.int64)
 
 
 def hypervolume(points: ArrayLike, reference: ArrayLike) -> float:

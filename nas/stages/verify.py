@@ -23,7 +23,7 @@ from nas.run.layout import HOLDING_FILE, POPULATION_FILE, VERIFICATION_FILE
 from nas.search.doubtful import disturbances, predictions_off, reason
 from nas.search.evolution import Generation, archive
 from nas.search.front import FrontEntry, best_entries, limit_text
-from nas.search.pareto import constrained_ranks, spread_order
+from nas.search.pareto import constrained_ranks, spread_by_cost
 from nas.stages.base import KnownCost, Run
 from nas.stages.measured import (
     exact_costs,
@@ -193,6 +193,8 @@ class Candidate:
 def _candidates(run: Run) -> list[Candidate]:
     """Networks that nothing dominates as far as is known, so that the first are spread over all.
 
+    With several costs they are also spread over the front of each, see `spread_by_cost`.
+
     Before all others comes the checkpoint that the search begins with, beside which they stand, and
     where a saving is picked without one, the best network.
     Those that were observed count with their real quality, those that only were evolved with the
@@ -210,7 +212,7 @@ def _candidates(run: Run) -> list[Candidate]:
     costs = run.costs.score(rows)
     points = np.column_stack([qualities, costs.objectives])
     best = np.flatnonzero(constrained_ranks(points, costs.violations) == 0)
-    order = best[spread_order(points[best])]
+    order = best[spread_by_cost(points[best])]
     first, saving = run.checkpoint_rows, saving_of(run.spec.pick) is not None
     if saving and not len(first):
         order = np.concatenate([order[[points[order, 0].argmin()]], order])

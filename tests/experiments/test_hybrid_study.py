@@ -13,25 +13,27 @@ import pytest
 
 from experiments import hybrid_study
 from experiments.hybrid_study import (
-    CACHE,
-    MIXED,
     STUDY,
     Winner,
     again,
-    comparisons,
     fronts_of,
-    has_several,
     kinds_of,
-    marks,
-    met,
     numbers_at,
     parts_of,
     ranked_rows,
-    show,
     space_at,
     space_of,
     timed_ms,
     winners_of,
+)
+from experiments.hybrid_tables import (
+    CACHE,
+    MIXED,
+    comparisons,
+    has_several,
+    marks,
+    met,
+    show,
 )
 from experiments.trainings import Floats, Oracle
 from nas.objectives import counted

@@ -103,25 +103,26 @@ def chosen(front: Front, how: str) -> FrontEntry | None:
     return None if how == STEPS else pick(front, how)
 
 
-def winners(front: Front, how: str, top: int | None) -> list[str]:
-    """The ids of the networks to retrain.
+def winners(front: Front, hows: Sequence[str], top: int | None) -> list[str]:
+    """The ids of the networks to retrain, each once.
 
     Args:
         front: where from.
-        how: as `nas.search.front.pick`, or ``front`` for all.
+        hows: each as `nas.search.front.pick`, or ``front`` for all.
         top: of all only so many, those with the best quality.
 
     Raises:
         UsageError: for a number of something else, or a network that is not there.
     """
-    if how == FRONT:
-        ordered = sorted(front.entries, key=lambda entry: (entry.measured[QUALITY], entry.id))
-        return [entry.id for entry in ordered[:top]]
-    if top is not None:
+    if top is not None and FRONT not in hows:
         raise UsageError(
-            f"--top {top} is for --pick front: the best of the front; --pick {how} is one network"
+            f"--top {top} is for --pick front: the best of the front; --pick {hows[0]} is one "
+            "network"
         )
-    return [pick(front, how).id]
+    ordered = sorted(front.entries, key=lambda entry: (entry.measured[QUALITY], entry.id))
+    best = [entry.id for entry in ordered[:top]]
+    ids = [one for how in hows for one in (best if how == FRONT else [pick(front, how).id])]
+    return list(dict.fromkeys(ids))
 
 
 def picking_json(front: Front, how: str) -> dict[str, Any]:

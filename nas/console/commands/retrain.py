@@ -36,11 +36,11 @@ def _check_known(backend: str) -> str:
 @options.grouped(where=options.TRAINING_PLACE)
 def retrain(
     run: str = options.RUN,
-    pick: str = typer.Option(
-        None,
+    pick: list[str] = typer.Option(
+        [],
         "--pick",
         metavar=f"{picks.METAVAR}|{FRONT}",
-        help="The network to train, as with nas search, or the whole front.",
+        help="The network to train, as with nas search, or the whole front. Repeatable.",
         autocompletion=options.complete_retrain_pick,
         show_default=f"{picks.BEST}; with --from-scratch what the search has picked",
     ),
@@ -100,8 +100,9 @@ def retrain(
 
     With --executor ray several are trained side by side.
     """
-    if pick not in (None, FRONT):
-        picks.read_pick(pick)
+    for one in pick:
+        if one != FRONT:
+            picks.read_pick(one)
     _check_backend(backend, run_backend, fairseq_options, json_lines)
     _check_tuning(tune, where)
     if from_scratch:
@@ -113,14 +114,15 @@ def retrain(
     screen = choose_reporter(quiet, json_lines)
     if backend != OWN:
         train = BACKENDS[backend].load()
-        trained = train(folder, pick or picks.BEST, run_backend, fairseq_options, logs, screen)
+        how = pick[0] if pick else picks.BEST
+        trained = train(folder, how, run_backend, fairseq_options, logs, screen)
         if trained:
             finish(folder, trained, quiet, json_lines)
         return
     from nas.search.front import read_front
 
     picked = read_state(folder, thorough=False).picked if from_scratch else None
-    ids = winners(read_front(folder), pick or picked or picks.BEST, top)
+    ids = winners(read_front(folder), pick or [picked or picks.BEST], top)
     use_threads(folder.spec.budget.threads)
     if from_scratch:
         from nas.stages.scratch import train_from_scratch  # imports torch
@@ -168,13 +170,14 @@ def _check_backend(backend: str, runs: bool, extra: Sequence[str], json_lines: b
 
 def _check_single(
     backend: str,
-    pick: str | None,
+    pick: Sequence[str],
     top: int | None,
     asked: tuple[int | None, int | None],
     where: ExecutorSettings,
 ) -> None:
     given = {
-        "--pick front": pick == FRONT,
+        "--pick front": FRONT in pick,
+        "a second --pick": len(pick) > 1,
         "--top": top is not None,
         "--tune": asked[0] is not None,
         "--epochs": asked[1] is not None,

@@ -17,6 +17,7 @@ from nas.search.pareto import (
     knee_index,
     non_dominated,
     non_dominated_ranks,
+    spread_by_cost,
     spread_order,
 )
 from search_spaces.errors import UsageError
@@ -137,6 +138,30 @@ def test_spread_reaches_a_dense_part_that_crowding_leaves_out():
     assert sum(front[crowded, 0] < 0.6) == 2  # its end and its edge
     assert sum(front[spread_order(front)[:6], 0] < 0.6) == 4
     assert np.diff(np.sort(front[spread_order(front)[:6], 0])).max() < 0.26
+
+
+def test_a_spread_takes_turns_between_all_points_and_the_front_of_each_cost():
+    # Quality, a time, and a count that most of the points are good for alone.
+    slow = [[1, 10, 3], [2, 8, 3], [4, 6, 3], [7, 3, 3], [9, 1, 3]]
+    few = [[8, 9, 0], [7, 9, 1], [6, 9, 2], [10, 8, 0], [9, 7, 1], [8, 7, 2]]
+    points = np.array([*slow, *few], dtype=float)
+    assert non_dominated(points).all()
+    by_time = [0, 4, 2, 3, 1]  # its ends, then what is farthest from those before
+    assert spread_order(points[:5, :2]).tolist() == by_time
+    order = spread_by_cost(points).tolist()
+    assert sorted(order) == list(range(11))
+    found = [one for one in order if one < 5]
+    assert found == by_time and set(found[:4]) <= set(order[:8])
+    missed = set(by_time[:4]) - set(spread_order(points)[:6].tolist())
+    assert missed, "the spread over all of them leaves gaps in the front of time"
+
+
+@given(grids)
+def test_a_spread_by_cost_names_each_point_once(points):
+    order = spread_by_cost(points)
+    assert sorted(order.tolist()) == list(range(len(points)))
+    if np.shape(points)[1] == 2:
+        assert order.tolist() == spread_order(points).tolist()
 
 
 @given(grids)

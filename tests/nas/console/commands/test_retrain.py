@@ -61,6 +61,22 @@ def test_the_front_or_its_best_are_retrained(options: tuple[str, ...], wanted: s
     assert asked() == [(ExecutorSettings(), None, None)]
 
 
+@pytest.mark.parametrize(
+    ("picks", "wanted"),
+    [
+        ((SMALL.id, LARGE.id), {SMALL.id, LARGE.id}),
+        ((SMALL.id[:6], SMALL.id), {SMALL.id}),
+        (("front", SMALL.id, "--top", "1"), {LARGE.id, SMALL.id}),
+    ],
+)
+def test_several_are_picked_each_once(picks: tuple[str, ...], wanted: set[str]) -> None:
+    named = [part for one in picks[:2] for part in ("--pick", one)]
+    done = nas("retrain", "here", *named, *picks[2:])
+    assert done.exit_code == 0, done.output
+    assert trained() == wanted
+    assert asked() == [(ExecutorSettings(), None, None)]
+
+
 def test_ray_and_trials_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     ray_is(True, monkeypatch)
     where = ("--executor", "ray", "--ray-address", "auto", "--workers", "3")
@@ -89,6 +105,11 @@ def test_epochs_are_passed_on() -> None:
         (("--tune", "5"), "add --executor ray"),
         (("--epochs", "-1"), "greater than or equal to 0"),
         (("--epochs", "2", "--backend", "fairseq"), "--epochs does not go with --backend fairseq"),
+        (("--pick", "best", "--pick", "wrong way"), "--pick takes"),
+        (
+            ("--pick", "best", "--pick", "knee", "--backend", "fairseq"),
+            "a second --pick does not go with --backend fairseq",
+        ),
         (("--workers", "2"), "--workers is for --executor ray"),
         (("--executor", "ray", "--workers", "0"), "--workers takes a number of at least 1"),
         (("--executor", "ray", "--ray-address", "here"), "--ray-address takes auto"),
