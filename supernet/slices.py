@@ -185,7 +185,9 @@ class Slices(Casts):
             return super().rows(table, numbers, width)
         found = super().rows(table.detach(), numbers, width).requires_grad_()
         self._rows.append((table, numbers, found))
-        return found
+        # A view, for whoever counts operations hooks onto what modules are given, which autograd
+        # refuses of leaves.
+        return found.view_as(found)
 
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
