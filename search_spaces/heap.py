@@ -4,7 +4,9 @@ What a network needs for a moment is freed at the end of a call. glibc gives suc
 system when it lies at the top of the heap or is large, and has to fetch it again, page by page, in
 the next call. Whether that happens depends on what else was allocated before and after, so that
 one network takes 1.0 or 1.2 times its time for as long as a process lives (`digits`, embed_dim 48).
-What is timed is the state without faults; a program that sets nothing may meet either.
+What is timed is the state without faults; a program that sets nothing may meet either. Training
+holds the heap, too: faults took a tenth of an update of a small network (experiments/LOG.md,
+2026-11-30).
 """
 
 from __future__ import annotations

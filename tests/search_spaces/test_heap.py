@@ -1,4 +1,4 @@
-"""The heap of the C library gives nothing back between calls that are timed."""
+"""The heap of the C library gives nothing back as long as it is held."""
 
 from __future__ import annotations
 
