@@ -62,9 +62,11 @@ def rows(table: Tensor, numbers: Tensor, width: int) -> Tensor:
         width: at most the table's.
     """
     slices = _current()
-    if slices is None:
-        return F.embedding(numbers, prefix(table, len(table), width))
-    return slices.rows(table, numbers, width)
+    return (_looked_up if slices is None else slices.rows)(table, numbers, width)
+
+
+def _looked_up(table: Tensor, numbers: Tensor, width: int) -> Tensor:
+    return F.embedding(numbers, prefix(table, len(table), width))
 
 
 def stacked(parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
@@ -111,7 +113,7 @@ class Casts:
 
     def rows(self, table: Tensor, numbers: Tensor, width: int) -> Tensor:
         """See `rows`."""
-        return F.embedding(numbers, prefix(table, len(table), width))
+        return _looked_up(table, numbers, width)
 
     def stacked(self, parameters: Sequence[Tensor], *sizes: int) -> Tensor | None:
         """See `stacked`."""
@@ -182,8 +184,8 @@ class Slices(Casts):
     def rows(self, table: Tensor, numbers: Tensor, width: int) -> Tensor:
         """See `rows`."""
         if not table.requires_grad:
-            return super().rows(table, numbers, width)
-        found = super().rows(table.detach(), numbers, width).requires_grad_()
+            return _looked_up(table, numbers, width)
+        found = _looked_up(table.detach(), numbers, width).requires_grad_()
         self._rows.append((table, numbers, found))
         # A view, for whoever counts operations hooks onto what modules are given, which autograd
         # refuses of leaves.

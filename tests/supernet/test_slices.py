@@ -143,9 +143,9 @@ def test_gradients_go_to_the_leading_part() -> None:
 
 
 @pytest.mark.parametrize("width", [3, 2])
-@pytest.mark.parametrize("first", ["rows", "table"])
-def test_gradients_of_rows_are_added_where_they_lie(width: int, first: str) -> None:
-    """Of rows that stand twice, behind those of a second network, beside the table's own."""
+@pytest.mark.parametrize("own", [True, False])
+def test_gradients_of_rows_are_added_where_they_lie(width: int, own: bool) -> None:
+    """Of rows that stand twice, of two networks, and beside the table's own or alone."""
     model, twin = Table(), Table()
     numbers = torch.tensor([[1, 3], [1, 0]])
     weights = torch.arange(4.0 * width).view(2, 2, width)
@@ -156,11 +156,10 @@ def test_gradients_of_rows_are_added_where_they_lie(width: int, first: str) -> N
         slices.begin()
         for _ in range(2):
             with slices.training():
-                found = [(weights * rows(model.table, numbers, width)).sum()]
-                found += [used(model.table, 2, 1).square().sum()]
-                slices.backward(sum(found if first == "rows" else found[::-1]))
-            looked_up = rows(twin.table, numbers, width)
-            ((weights * looked_up).sum() + prefix(twin.table, 2, 1).square().sum()).backward()
+                looked_up = (weights * rows(model.table, numbers, width)).sum()
+                slices.backward(looked_up + own * used(model.table, 2, 1).square().sum())
+            looked_up = (weights * rows(twin.table, numbers, width)).sum()
+            (looked_up + own * prefix(twin.table, 2, 1).square().sum()).backward()
         assert torch.equal(model.table.grad, twin.table.grad)
         assert model.table.grad.abs().sum() > 0 and model.table.grad[2].tolist() == [0, 0, 0]
 
