@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 import torch
+
+T = TypeVar("T")
 
 
 @contextmanager
@@ -17,3 +20,15 @@ def cpu_threads(threads: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def each_with(threads: int | None, items: Iterable[T]) -> Iterator[T]:
+    """All items, each worked out with so many threads; who reads them computes with his own."""
+    stream = iter(items)
+    while True:
+        with cpu_threads(threads):
+            try:
+                item = next(stream)
+            except StopIteration:
+                return
+        yield item

@@ -48,9 +48,11 @@ class LocalExecutor(Executor):
 
     def evaluate(self, source: Source, networks: Sequence[Architecture]) -> Iterator[Outcome]:
         """See `Executor.evaluate`."""
+        from supernet.threads import each_with  # imports torch
+
         source.prepare()
-        for network in networks:
-            yield self._outcome(source, network)
+        outcomes = (self._outcome(source, network) for network in networks)
+        yield from each_with(source.spec.budget.supernet.threads, outcomes)
 
     def _outcome(self, source: Source, network: Architecture) -> Outcome:
         for tries in range(1, TRIES + 1):
@@ -88,10 +90,11 @@ class LocalExecutor(Executor):
         Updates are then counted over all parts.
         """
         from nas.run.layer_distillation import parts_left, teach  # imports torch
+        from supernet.threads import each_with
 
-        parts = parts_left(run, 1)
+        threads, parts = run.spec.budget.supernet.threads, parts_left(run, 1)
         for place, layers in enumerate(parts):
-            for report in teach(run, layers, run.spec.device):
+            for report in each_with(threads, teach(run, layers, run.spec.device)):
                 done, whole = place * report.updates + report.update, len(parts) * report.updates
                 yield replace(report, update=done, updates=whole)
 

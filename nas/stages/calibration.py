@@ -69,6 +69,7 @@ from supernet.building import build_network, build_supernet
 from supernet.extraction import Supernet
 from supernet.inheritance.local import LocalDistillation
 from supernet.tasks.evaluation import evaluate, score
+from supernet.threads import cpu_threads, each_with
 from supernet.training.sampling import SingleNetwork, build_sampler
 
 ENOUGH_S = 0.5  # of an evaluation
@@ -240,7 +241,7 @@ class _Bench:
             learning_rate=self._budget.distil.learning_rate,
             device=self._device,
         )
-        updates = local.run()
+        updates = each_with(self._budget.supernet.threads, local.run())
         if next(updates, None) is None:  # which warms up; none, where there is nothing to learn
             return 0.0
         spent: list[float] = []
@@ -295,6 +296,10 @@ class _Bench:
 
     def _per_split(self, work: Callable[[Any, Architecture], object]) -> float:
         """Seconds that something takes with a network on the examples networks are compared on."""
+        with cpu_threads(self._budget.supernet.threads):
+            return self._whole_split(work)
+
+    def _whole_split(self, work: Callable[[Any, Architecture], object]) -> float:
         task = self._run.quick_task
         whole = int(task.describe()["num_valid"])
         count, seconds = min(EXAMPLES, whole), 0.0

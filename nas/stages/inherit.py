@@ -14,6 +14,7 @@ from supernet.depth import ORDER
 from supernet.inheritance.inherit import inherit
 from supernet.inheritance.parts import stack_name
 from supernet.tasks.evaluation import by_distance
+from supernet.threads import cpu_threads
 from supernet.training.checkpoint import save
 
 
@@ -23,7 +24,8 @@ def work(run: Run) -> Iterator[Event]:
     assert checkpoint is not None and teacher is not None
     task, device = run.quick_task, run.computes_on
     yield Progress("inherit", 0, 2, f"{checkpoint.family}, {checkpoint.folder}")
-    weights = inherit(run.space, checkpoint, run.judged_inputs(), device, spec.seed)
+    with cpu_threads(spec.budget.supernet.threads):
+        weights = inherit(run.space, checkpoint, run.judged_inputs(), device, spec.seed)
     save(run.folder.path / INHERITED_FILE, {"weights": weights})
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture

@@ -436,7 +436,8 @@ class Trainer:
         found = torch.zeros(2 * count, dtype=torch.float64)
         for number in range(self._group.rank, count, self._group.size):
             probe = self._probes[number]
-            one = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
+            with cpu_threads(self._settings.threads):
+                one = evaluate(self._task, self.model, probe, self._task.valid, device=self._device)
             found[number] = one.loss
             found[count + number] = one.loss if self._judge is None else self._judge(one)
         values = tuple(self._group.sum(found))

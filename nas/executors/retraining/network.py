@@ -16,6 +16,7 @@ from supernet.inheritance.parts import stack_name, stack_of
 from supernet.inheritance.realign import realign
 from supernet.pretrained.names import layer_kinds
 from supernet.tasks.evaluation import evaluate
+from supernet.threads import cpu_threads
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.loop import Trainer
 from supernet.training_settings import TrainingSettings
@@ -37,7 +38,9 @@ def network_trainer(
     """
     network = new_network(run.spec, entry.architecture, settings)
     if run.spec.start is not None and checkpoints.load_last() is None:  # else it goes on from there
-        network.network.load_state_dict(_inherited(run, entry).network.state_dict())
+        with cpu_threads(settings.threads):
+            weights = _inherited(run, entry).network.state_dict()
+        network.network.load_state_dict(weights)
     seed = run.training_seed(FINE_TUNE)
     task = run.quick_task
     trainer = trainer_of(network, run.spec, task, settings, checkpoints, run.teacher, seed)

@@ -40,6 +40,7 @@ from search_spaces.wording import TUNE, mark
 from supernet.extraction import StandAlone
 from supernet.tasks.base import Scores
 from supernet.tasks.evaluation import by_distance, loss_error, score
+from supernet.threads import cpu_threads
 from supernet.training.checkpoint import CheckpointFolder, load, save
 from supernet.training.loop import EpochReport
 from supernet.training_settings import TrainingSettings
@@ -292,9 +293,10 @@ def result_of(
         about: what else is told of the training.
     """
     spec, task, model = run.spec, run.quick_task, network.network
-    valid = score(task, model, entry.architecture, task.valid, device=spec.device)
-    error = loss_error(task, model, entry.architecture, task.valid, device=spec.device)
-    test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
+    with cpu_threads(spec.budget.retrain.threads):
+        valid = score(task, model, entry.architecture, task.valid, device=spec.device)
+        error = loss_error(task, model, entry.architecture, task.valid, device=spec.device)
+        test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
     result = {
         "schema": _schema(about or {}, error),
         "id": entry.id,
