@@ -16,7 +16,18 @@ from dataclasses import replace
 
 from nas.objectives import QUALITY
 from nas.request.halving import legs, stops
-from nas.run.duration import CHECK, CHOSEN_UPDATE, Asked, Part, Plan, Training, counted
+from nas.request.picks import saving_of
+from nas.request.spec import SearchSpec
+from nas.run.duration import (
+    CHECK,
+    CHOSEN_UPDATE,
+    PLAIN_UPDATE,
+    Asked,
+    Part,
+    Plan,
+    Training,
+    counted,
+)
 from nas.run.events import Event, Note, Progress
 from nas.run.layout import HALVING_FILE, begun_file, checkpoints_folder
 from nas.run.stages import RETRAIN
@@ -25,6 +36,7 @@ from nas.stages.base import Run
 from search_spaces.errors import UsageError
 
 STAGE = "halve"
+COMPUTED = ("latency_ms", "prefill_ms", "flops")  # costs to which an update's is in proportion
 
 
 def work(run: Run) -> Iterator[Event]:
@@ -103,7 +115,7 @@ def plan(asked: Asked) -> Plan:
     parts, trained = [], 0.0
     for left, share in legs(number, stops_of(asked)):
         trained += left * share
-        parts += training_parts(training, left * share, left)
+        parts += training_parts(asked.spec, training, left * share, left)
     return Plan(
         f"{counted(asked.spec.retrain, 'candidate')}, {trained:.2g} trainings", tuple(parts)
     )
@@ -122,12 +134,16 @@ def stops_of(asked: Asked) -> list[float]:
     return [min(1.0, check / planned) for check in checks]
 
 
-def training_parts(training: Training, times: float, pieces: int) -> list[Part]:
+def training_parts(spec: SearchSpec, training: Training, times: float, pieces: int) -> list[Part]:
     """What so many trainings of a chosen network take; workers share the pieces.
 
-    Nobody knows its size yet, see `nas.stages.calibration`.
+    Nobody knows its size yet, see `nas.stages.calibration`; but a pick may say how much less it
+    computes than the checkpoint, which is the largest.
     """
+    unit, updates, saving = CHOSEN_UPDATE, times * training.updates, saving_of(spec.pick)
+    if spec.start is not None and saving is not None and spec.objectives[1] in COMPUTED:
+        unit, updates = PLAIN_UPDATE, updates / saving
     return [
-        Part(CHOSEN_UPDATE, times * training.updates, pieces),
+        Part(unit, updates, pieces),
         Part(CHECK, times * training.checks, pieces),
     ]

@@ -200,7 +200,7 @@ def plan(asked: Asked) -> Plan:
     stopped = stops_of(asked)[-1:] if asked.spec.retrain > 1 else []
     rest, networks = 1.0 - sum(stopped), 1 + beside
     # One of the baselines is the largest plain network, the other one is of the winner's cost.
-    parts = training_parts(training, rest + max(0, beside - 1), networks)
+    parts = training_parts(asked.spec, training, rest + max(0, beside - 1), networks)
     if beside:
         parts += [
             Part(PLAIN_UPDATE, training.updates, networks),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
 from nas.executors.attempts import attempt, time_limit
 from nas.executors.base import Executor, ExecutorSettings, Failure, Outcome
@@ -115,6 +116,25 @@ class TestLocal(ExecutorContract):
             )
 
         return make
+
+    def test_networks_are_scored_with_the_threads_of_the_supernets_training(
+        self, networks: list[Architecture], tmp_path: Path
+    ) -> None:
+        before = torch.get_num_threads()
+
+        class Threads:
+            spec = spec_of(tmp_path / "run", numbers={"supernet.threads": str(before + 1)})
+
+            def prepare(self) -> None:
+                pass
+
+            def quality(self, network: Architecture) -> dict[str, float]:
+                return {"quality": float(torch.get_num_threads())}
+
+        with LocalExecutor() as executor:
+            for outcome in executor.evaluate(Threads(), networks[:2]):  # type: ignore[arg-type]
+                assert outcome == {"quality": before + 1}
+                assert torch.get_num_threads() == before
 
 
 @pytest.mark.ray

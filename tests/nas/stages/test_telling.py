@@ -114,6 +114,26 @@ def test_baselines_are_trained_beside_the_winner() -> None:
     assert given[PLAIN_UPDATE] == given[CHOSEN_UPDATE] == 2300
 
 
+@pytest.mark.parametrize(
+    ("pick", "cost", "wanted"),
+    [
+        ("2x", "latency_ms", {PLAIN_UPDATE: 1150}),
+        ("1.5x", "flops", {PLAIN_UPDATE: 2300 / 1.5}),
+        ("2x", "params", {CHOSEN_UPDATE: 2300}),
+        ("knee", "flops", {CHOSEN_UPDATE: 2300}),
+    ],
+)
+def test_how_much_less_a_pick_computes_than_the_checkpoint_is_told_by_it(
+    pick: str, cost: str, wanted: dict[str, float]
+) -> None:
+    asked = digits(pick=pick, objectives=("quality", cost))
+    alone = counts(plan_of("retrain")(asked))
+    assert alone[CHOSEN_UPDATE] == 2300 and PLAIN_UPDATE not in alone
+    begun = Asked(asked.spec.model_copy(update={"start": object()}), asked.batches)
+    found = counts(plan_of("retrain")(begun))
+    assert {unit: found[unit] for unit in (PLAIN_UPDATE, CHOSEN_UPDATE) if unit in found} == wanted
+
+
 def test_what_is_known_is_not_timed_again() -> None:
     fresh, known = digits(), digits()
     known = Asked(known.spec, known.batches, {"latency_ms": 10}, frozenset())
