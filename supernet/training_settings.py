@@ -75,9 +75,9 @@ class TrainingSettings:
             tasks that write tokens only.
         recompute: activation checkpointing: keep the input of each layer only, and compute the rest
             once more for its gradients: less memory, a third more time, the same result.
-        threads: of the CPU, in all that is computed with these weights in one process, updates and
-            scores; null for as many as the run has. Timings keep the run's, so that networks can
-            be timed on one core while all cores train and score.
+        threads: of the CPU, in updates, scores and refits of these weights; null for as many as the
+            run has. Timings keep the run's, so that networks can be timed on one core while all
+            cores train.
         deterministic: on a graphics card, the same weights whenever a training is repeated, at some
             cost in time; on a processor they are the same in any case.
     """

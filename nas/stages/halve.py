@@ -141,7 +141,8 @@ def training_parts(spec: SearchSpec, training: Training, times: float, pieces: i
     computes than the checkpoint, which is the largest.
     """
     unit, updates, saving = CHOSEN_UPDATE, times * training.updates, saving_of(spec.pick)
-    if spec.start is not None and saving is not None and spec.objectives[1] in COMPUTED:
+    whole = spec.start is not None and not isinstance(spec.baseline, dict)  # "plain" is it then
+    if whole and saving is not None and spec.objectives[1] in COMPUTED:
         unit, updates = PLAIN_UPDATE, updates / saving
     return [
         Part(unit, updates, pieces),

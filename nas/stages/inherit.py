@@ -30,11 +30,13 @@ def work(run: Run) -> Iterator[Event]:
     yield Progress("inherit", 1, 2)
     network = checkpoint.architecture
     model = teacher.to(device).network
-    values = validation_quality(task, model, network, spec.quality, device)
+    with cpu_threads(spec.budget.supernet.threads):
+        values = validation_quality(task, model, network, spec.quality, device)
+        distances = by_distance(task, model, network, task.valid, device=device)
     order = weights[f"{stack_name(network)}.{ORDER}"].tolist()
     line = {"id": network.id, "architecture": network.to_json(), "values": values}
     line["layer_order"] = order
-    line["by_distance"] = by_distance(task, model, network, task.valid, device=device)
+    line["by_distance"] = distances
     run.folder.write_json(BASELINE_FILE, line)
     yield ArchitectureMeasured("inherit", network.id, values)
     yield Progress("inherit", 2, 2, f"the checkpoint's {QUALITY} is {values[QUALITY]:.4g}")

@@ -297,6 +297,9 @@ def result_of(
         valid = score(task, model, entry.architecture, task.valid, device=spec.device)
         error = loss_error(task, model, entry.architecture, task.valid, device=spec.device)
         test = score(task, model, entry.architecture, task.open_test(), device=spec.device)
+        distances = {}
+        if spec.start is not None:
+            distances = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
     result = {
         "schema": _schema(about or {}, error),
         "id": entry.id,
@@ -309,10 +312,8 @@ def result_of(
         "seed": spec.seed,
         "params": params(run.space.model, run.space.task, entry.architecture),
         **(about or {}),
+        **({"by_distance": distances} if distances else {}),
     }
-    if spec.start is not None:
-        found = by_distance(task, model, entry.architecture, task.valid, device=spec.device)
-        result |= {"by_distance": found} if found else {}
     return result
 
 

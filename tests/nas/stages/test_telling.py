@@ -132,6 +132,8 @@ def test_how_much_less_a_pick_computes_than_the_checkpoint_is_told_by_it(
     begun = Asked(asked.spec.model_copy(update={"start": object()}), asked.batches)
     found = counts(plan_of("retrain")(begun))
     assert {unit: found[unit] for unit in (PLAIN_UPDATE, CHOSEN_UPDATE) if unit in found} == wanted
+    given = Asked(begun.spec.model_copy(update={"baseline": SMALL.to_json()}), asked.batches)
+    assert counts(plan_of("retrain")(given))[CHOSEN_UPDATE] == 2300
 
 
 def test_what_is_known_is_not_timed_again() -> None:
