@@ -31,7 +31,7 @@ OWN_CHECKPOINT = "own_checkpoint"
 
 # No text that is typed or is a file's name has these characters, and nothing strips them.
 _BEGIN, _COMMAND, _END = "\x02", "\x05", "\x03"
-_MARK = re.compile("\x02([a-z_]+(?:\\.[a-z]+)?)(?:\x05([^\x03]*))?\x03")
+_MARK = re.compile("\x02([a-z0-9_]+(?:\\.[a-z]+)?)(?:\x05([^\x03]*))?\x03")
 # Options that are not called like their fields.
 _OPTIONS = {"start": "--from", "limits": "--limit", "settings": "--set", "tags": "--tag"}
 

@@ -29,7 +29,7 @@ _NAMES: Mapping[str, str] = {
 }
 # Of a preparation what an upload cannot be asked for.
 COMMAND_ALONE = frozenset(
-    "out target valid test vocab_size joint max_length max_ratio allow_overlap".split()
+    "out target valid test vocab_size joint max_length max_ratio allow_overlap bfloat16".split()
 )
 
 

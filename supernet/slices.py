@@ -237,8 +237,7 @@ class Slices(Casts):
         more: list[tuple[Tensor, Tensor]] = []
         cleared = list[Tensor]()
         for parameter, shape, change in gradients:
-            known = parameter.grad is not None
-            whole = self._gradient(parameter)
+            known, whole = self._gradient(parameter)
             (more if known else first).append((prefix(whole, *shape), change))
             if not known and shape != parameter.shape:
                 cleared.append(whole)
@@ -251,20 +250,65 @@ class Slices(Casts):
 
     def _add_rows(self, table: Tensor, numbers: Tensor, change: Tensor) -> None:
         """Add the gradients of some rows to that of their table; one that stands twice has both."""
-        known = table.grad is not None
-        whole = self._gradient(table)
+        known, whole = self._gradient(table)
         if not known:
             whole.zero_()
         width = change.shape[-1]
         whole.narrow(1, 0, width).index_add_(0, numbers.flatten(), change.reshape(-1, width))
 
-    def _gradient(self, parameter: Tensor) -> Tensor:
-        """The parameter's gradient; where it has none, one of whatever values."""
-        if parameter.grad is None:
-            if parameter not in self._gradients:
-                self._gradients[parameter] = torch.empty_like(parameter)
-            parameter.grad = self._gradients[parameter]
-        return parameter.grad
+    def _gradient(self, parameter: Tensor) -> tuple[bool, Tensor]:
+        """Whether the parameter has a gradient, and that one; or one of whatever values."""
+        known = parameter.grad is not None
+        if not known:
+            parameter.grad = self._room(parameter)
+        assert parameter.grad is not None
+        return known, parameter.grad
+
+    def _room(self, parameter: Tensor) -> Tensor:
+        if parameter not in self._gradients:
+            self._gradients[parameter] = torch.empty_like(parameter)
+        return self._gradients[parameter]
+
+    def beside(self) -> SlicesBeside:
+        """Slices of the same parameters for another thread that works at the same time."""
+        return SlicesBeside(self)
+
+
+class SlicesBeside(Slices):
+    """Slices whose gradients are their own until they are added to the parameters'.
+
+    So a thread trains the same networks on other examples while `first` is in use. Casts are those
+    of `first`; who of two threads comes first to need one makes it, in the worst case both do.
+    """
+
+    def __init__(self, first: Slices) -> None:
+        """Nothing is in use yet."""
+        Casts.__init__(self)
+        self._first = first
+        self._cast, self._whole = first._cast, first._whole
+        self._gradients, self._rows = {}, []
+        self._has = dict[Tensor, None]()  # a gradient, in the order in which they came
+        self._looked_up: list[tuple[Tensor, Tensor, Tensor]] = []  # as `_rows`, with gradients
+
+    def begin(self) -> None:
+        """A new update; casts are renewed by `first`."""
+        self._has.clear()
+        self._looked_up.clear()
+
+    def add_up(self) -> None:
+        """Add this thread's gradients to those of the parameters; once an update."""
+        self._first._add((one, one.shape, self._gradients[one]) for one in self._has)
+        for rows in self._looked_up:
+            self._first._add_rows(*rows)
+
+    def _gradient(self, parameter: Tensor) -> tuple[bool, Tensor]:
+        known = parameter in self._has
+        self._has[parameter] = None
+        return known, self._room(parameter)
+
+    def _add_rows(self, table: Tensor, numbers: Tensor, change: Tensor) -> None:
+        """Kept as rows: a gradient of the whole table would be mostly zeros."""
+        self._looked_up.append((table, numbers, change))
 
 
 def _is_cast(parameter: Tensor) -> bool:

@@ -77,7 +77,9 @@ class TrainingSettings:
             once more for its gradients: less memory, a third more time, the same result.
         threads: of the CPU, in updates, scores and refits of these weights; null for as many as the
             run has. Timings keep the run's, so that networks can be timed on one core while all
-            cores train.
+            cores train. In updates without dropout each computes rows of its own (see
+            `supernet.training.lanes`), so that the number is a part of what decides the weights, in
+            their last digits.
         deterministic: on a graphics card, the same weights whenever a training is repeated, at some
             cost in time; on a processor they are the same in any case.
     """

@@ -46,6 +46,7 @@ from supernet.training.card_memory import (
 from supernet.training.checkpoint import CheckpointFolder, load
 from supernet.training.gradients import add_gradients
 from supernet.training.graphs import GraphedGradients
+from supernet.training.lanes import Lanes
 from supernet.training.parallel import Group, Share
 from supernet.training.sampling import ArchitectureSampler, SingleNetwork
 from supernet.training_settings import TrainingSettings, planned_updates
@@ -146,12 +147,13 @@ class Trainer:
             fused=True,
         )
         self._slices = Slices(model)
+        self._lanes = Lanes(self._slices, settings, device)
         self._graphed: GraphedGradients | None = None
         # Recomputing asks for the random state, which nothing that is recorded may read.
         if device != "cpu" and isinstance(sampler, SingleNetwork) and not settings.recompute:
             network = sampler.draw()
             self._graphed = GraphedGradients(
-                lambda share: self._add_gradients(share, network), self._weights
+                lambda share: self._add_gradients(share, network, self._slices), self._weights
             )
         self._averages = WeightAverages(self._raw, settings)
         self._total = planned_updates(settings, task.num_batches(settings))
@@ -337,7 +339,7 @@ class Trainer:
         states = generator_states(self._device)
         while True:
             self._optimizer.zero_grad(set_to_none=True)
-            self._slices.begin()
+            self._lanes.begin()
             try:
                 return self._backward(batches, networks)
             except OutOfMemoryError:
@@ -368,15 +370,19 @@ class Trainer:
 
     def _backward(self, batches: Sequence[Any], networks: Sequence[Architecture]) -> Tensor:
         """This rank's part of the gradients, and of each network's loss on all labels."""
+        shares = self._group.shares(batches, self._parts * self._lanes.count)
+        if self._graphed is None:
+            return self._lanes.sum(
+                shares, lambda share, slices: self._add_gradients(share, networks, slices)
+            )
         losses = torch.zeros(len(networks), dtype=torch.float64, device=self._device)
-        for share in self._group.shares(batches, self._parts):
-            if self._graphed is None:
-                losses += self._add_gradients(share, networks)
-            else:
-                losses += self._graphed(share)
+        for share in shares:
+            losses += self._graphed(share)
         return losses
 
-    def _add_gradients(self, share: Share, networks: Sequence[Architecture]) -> Tensor:
+    def _add_gradients(
+        self, share: Share, networks: Sequence[Architecture], slices: Slices
+    ) -> Tensor:
         return add_gradients(
             self._task,
             self._raw,
@@ -384,7 +390,7 @@ class Trainer:
             networks,
             self._settings,
             device=self._device,
-            slices=self._slices,
+            slices=slices,
             teacher=self._teacher,
         )
 

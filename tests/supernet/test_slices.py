@@ -17,6 +17,7 @@ from search_spaces.variation import smallest
 from supernet.extraction import extract
 from supernet.layers import ElasticLinear, side_by_side
 from supernet.slices import Casts, Slices, multiplied, prefix, rows, stacked, used
+from supernet.training.lanes import Lanes
 from supernet.training.loop import Trainer
 from supernet.training.sampling import build_sampler
 from supernet.training_settings import TrainingSettings
@@ -62,7 +63,7 @@ def trained(
     model = supernet_of(space, settings.dropout)
     sampler = build_sampler(space, settings, 0)
     trainer = Trainer(model, sampler, networks_of(space, 2), task, settings, seed=0)
-    trainer._slices = way(model)
+    trainer._lanes = Lanes(way(model), settings, "cpu")
     stream = task.batches(settings, seed=0, epoch=0, device="cpu")
     torch.manual_seed(1)  # of dropout
     for _, batch in zip(range(updates), stream, strict=False):

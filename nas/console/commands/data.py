@@ -104,6 +104,13 @@ def prepare(
     allow_overlap: bool = typer.Option(
         False, "--allow-overlap", help="Take a file that is given for two splits."
     ),
+    bfloat16: bool = typer.Option(
+        False,
+        "--bfloat16",
+        help="Embedding: what is learnt from, and nothing that is judged by, is computed by the "
+        "checkpoint in products of bfloat16: two to three times as fast on a processor that has "
+        "them.",
+    ),
     quiet: bool = options.QUIET,
     as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
 ) -> None:
@@ -127,6 +134,7 @@ def prepare(
         columns=columns_of(column),
         group_by=group_by,
         skip_bad=skip_bad,
+        bfloat16=bfloat16,
     )
     with terminable(), choose_reporter(quiet or as_json, json_lines=False) as screen:
         prepared = run(request, shown_on(screen))

@@ -79,6 +79,10 @@ def prepare(request: PrepareRequest, report: Report) -> Prepared:
     check_free(request)
     if not request.source:
         raise UsageError(f"give the training data with {mark('source')}")
+    if request.bfloat16 and request.task != "embedding":
+        raise UsageError(
+            f"{mark('bfloat16')} is for embeddings, which a checkpoint computes; leave it out"
+        )
     doctor = Doctor(request.skip_bad)
     plan = PLANS[request.task](request, doctor, report)
     if not request.allow_overlap:

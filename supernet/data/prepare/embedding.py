@@ -70,6 +70,7 @@ from supernet.data.text_files import (
 )
 from supernet.data.tokenizer import PAD
 from supernet.extraction import StandAlone
+from supernet.precision import autocast
 from supernet.pretrained.checkpoint import Checkpoint, checkpoint_digest, read_checkpoint
 
 HELD_OUT = 20  # one text in so many goes to the validation split, and as many to the test split
@@ -138,6 +139,7 @@ class EmbeddingPlan(SourcesPlan):
             **({"query_prompt": sentence.query_prompt} if sentence is not None and own else {}),
             "lower_case": sentence is not None and sentence.lower_case,
             "checkpoint": self.digest,
+            **({"bfloat16": True} if self.request.bfloat16 else {}),
             **self.request.column_settings,
         }
 
@@ -150,7 +152,8 @@ class EmbeddingPlan(SourcesPlan):
         for split, found in records.items():
             rows = read_rows(folder, split, dtype, self.tokenizer.vocab_size, least=PAD)
             assert len(rows) == found.examples
-            write_outputs(folder, split, rows, network, report)
+            rough = self.request.bfloat16 and split == "train"
+            write_outputs(folder, split, rows, network, report, bfloat16=rough)
         width = _width(self.checkpoint)
         return Content("embeddings", records, tokenizer_record(self.tokenizer), dtype, width=width)
 
@@ -290,7 +293,13 @@ def plan_embedding(request: PrepareRequest, doctor: Doctor, report: Report) -> E
 
 
 def write_outputs(
-    folder: Path, split: str, rows_N: TokenRows, network: StandAlone, report: Report
+    folder: Path,
+    split: str,
+    rows_N: TokenRows,
+    network: StandAlone,
+    report: Report,
+    *,
+    bfloat16: bool,
 ) -> None:
     """Write what a network makes of texts, and for training also what it says of their tokens.
 
@@ -299,6 +308,14 @@ def write_outputs(
     numpy's format. States are left out where they take more than `MOST_STATES_BYTES` or a quarter
     of what is free on the disk: then a training that learns from them runs the network again. Texts
     of similar lengths are embedded together, on a graphics card where there is one.
+
+    Args:
+        folder: where to write.
+        split: name of the split, which the files' names begin with.
+        rows_N: tokens of its texts.
+        network: the checkpoint's own.
+        report: what is done.
+        bfloat16: compute products in it, see `supernet.precision.autocast`.
 
     Raises:
         DataError: when an embedding is not finite.
@@ -314,7 +331,7 @@ def write_outputs(
         batch = order[start : start + BATCH_TEXTS]
         fits = np.arange(1, len(batch) + 1) * lengths[batch] <= BATCH_TOKENS
         batch = batch[: max(1, int(fits.sum()))]
-        with torch.inference_mode():
+        with torch.inference_mode(), autocast(device, bfloat16):
             states_BTD, vectors_BD = network(padded_rows(rows_N, batch).to(device))
         if not bool(vectors_BD.isfinite().all()):
             raise DataError(

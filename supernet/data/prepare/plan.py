@@ -64,6 +64,8 @@ class PrepareRequest:
             that holds it, where it has no usual name.
         group_by: column of groups that are held out whole.
         skip_bad: leave out examples that cannot be used.
+        bfloat16: embedding only: what the checkpoint says of the training texts is computed in
+            products of bfloat16.
         pictures_by_path: whether a table may name pictures by the paths of their files; not where
             it comes from a stranger.
     """
@@ -84,6 +86,7 @@ class PrepareRequest:
     columns: tuple[tuple[str, str], ...] = ()
     group_by: str | None = None
     skip_bad: bool = False
+    bfloat16: bool = False
     pictures_by_path: bool = True
 
     @property

@@ -127,6 +127,25 @@ def test_what_the_checkpoint_says_of_tokens_is_kept_for_training(
     assert EMBEDDINGS.open(tmp_path / "small" / "out").train.states is None
 
 
+def test_what_is_learnt_from_may_be_computed_in_bfloat16_and_what_judges_is_not(
+    model: Path, tmp_path: Path
+) -> None:
+    exact = prepared(tmp_path, model).manifest
+    rough = prepared(tmp_path / "rough", model, bfloat16=True).manifest
+    assert "bfloat16" not in exact.settings and rough.settings["bfloat16"] is True
+    assert exact.request != rough.request
+    folders = [tmp_path / "out", tmp_path / "rough" / "out"]
+    (right, found), tests = map(EMBEDDINGS.open, folders), map(EMBEDDINGS.open_test, folders)
+    assert np.array_equal(right.valid.targets, found.valid.targets)
+    assert np.array_equal(*(test.targets for test in tests))
+    assert right.train.states is not None and found.train.states is not None
+    assert 0 < np.abs(right.train.targets - found.train.targets).max() < 0.05
+    assert 0 < np.abs(right.train.states - found.train.states).max() < 0.05
+    pages = PrepareRequest("classification", (tmp_path,), tmp_path / "new", bfloat16=True)
+    with pytest.raises(UsageError, match="--bfloat16 is for embeddings"):
+        prepare(pages, lambda *_: None)
+
+
 def test_texts_are_held_out_by_what_they_say(model: Path, tmp_path: Path) -> None:
     one = prepared(tmp_path / "one", model).manifest
     sizes = [one.splits[split].examples for split in ("train", "valid", "test")]

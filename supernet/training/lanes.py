@@ -1,0 +1,87 @@
+"""Threads that compute the gradients of an update together, each on some of its rows.
+
+One operation that is spread over the cores of a processor waits for the slowest of them, and what
+is too small to be spread leaves them idle; networks of a few million parameters are full of such.
+So each thread computes a share of the rows with one core, from the first layer to the loss and
+back, and the shares' gradients are added up as those of processes are (`supernet.training.
+parallel`). Who has how many rows follows from the number of threads that the settings ask for, and
+gradients are added in one order, so that the same settings train the same weights on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import torch
+from torch import Tensor
+
+from supernet.slices import Slices
+from supernet.threads import cpu_threads
+from supernet.training.parallel import Share
+from supernet.training_settings import TrainingSettings
+
+Compute = Callable[[Share, Slices], Tensor]
+"""Adds the gradients of a share of an update to those of slices, and gives its losses."""
+
+
+class Lanes:
+    """The threads of one training.
+
+    Args:
+        slices: of the model that trains.
+        settings: the numbers; `TrainingSettings.threads` lanes.
+        device: where the model is. A graphics card has one lane, and so has a training with
+            dropout, whose random numbers would depend on which thread comes first.
+
+    Attributes:
+        count: of lanes, at least 1.
+    """
+
+    def __init__(self, slices: Slices, settings: TrainingSettings, device: str) -> None:
+        several = device == "cpu" and settings.dropout == 0.0
+        self.count = (settings.threads or 1) if several else 1
+        self._first = slices
+        self._others = [slices.beside() for _ in range(1, self.count)]
+        self._pool: ThreadPoolExecutor | None = None
+        if self._others:
+            self._pool = ThreadPoolExecutor(
+                len(self._others), "lane", initializer=torch.set_num_threads, initargs=(1,)
+            )
+
+    def begin(self) -> None:
+        """A new update, see `Slices.begin`."""
+        for slices in (self._first, *self._others):
+            slices.begin()
+
+    def sum(self, shares: Sequence[Share], compute: Compute) -> Tensor:
+        """The gradients and losses of all shares, which are dealt out in turns.
+
+        Args:
+            shares: of an update, at least one; of each batch as many as there are lanes.
+            compute: called in several threads at once, each time with other slices.
+
+        Raises:
+            whatever `compute` raises, once all threads have ended.
+        """
+        if self._pool is None:
+            return _summed(shares, compute, self._first)
+        with cpu_threads(1):
+            busy = [
+                self._pool.submit(_summed, shares[number :: self.count], compute, slices)
+                for number, slices in enumerate(self._others[: len(shares) - 1], start=1)
+            ]
+            try:
+                losses = _summed(shares[:: self.count], compute, self._first)
+            finally:
+                wait(busy)
+        for one in busy:
+            losses += one.result()
+        for slices in self._others:
+            slices.add_up()
+        return losses
+
+
+def _summed(shares: Sequence[Share], compute: Compute, slices: Slices) -> Tensor:
+    first, *others = (compute(share, slices) for share in shares)
+    return sum(others, start=first)
