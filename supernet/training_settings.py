@@ -68,8 +68,8 @@ class TrainingSettings:
             what decides the weights.
         num_probes: networks in that check.
         bfloat16: train under autocast to bfloat16; null for doing so on cards that have it, where
-            evaluation does in any case. On a processor it pays where that has tiles for such
-            products (AMX).
+            evaluation does in any case. On a processor it pays where that has such products (AMX,
+            ``avx512_bf16``).
         loss_chunk: tokens whose logits are held at a time; 0 for those of the whole batch. Large
             vocabularies need more memory for logits than for all else, and the loss is the same;
             tasks that write tokens only.
@@ -77,9 +77,8 @@ class TrainingSettings:
             once more for its gradients: less memory, a third more time, the same result.
         threads: of the CPU, in updates, scores and refits of these weights; null for as many as the
             run has. Timings keep the run's, so that networks can be timed on one core while all
-            cores train. In updates without dropout each computes rows of its own (see
-            `supernet.training.lanes`), so that the number is a part of what decides the weights, in
-            their last digits.
+            cores train. Without dropout two halves of an even number compute rows of their own (see
+            `supernet.training.lanes`), so that the number decides the last digits of weights.
         deterministic: on a graphics card, the same weights whenever a training is repeated, at some
             cost in time; on a processor they are the same in any case.
     """

@@ -2,10 +2,10 @@
 
 One operation that is spread over the cores of a processor waits for the slowest of them, and what
 is too small to be spread leaves them idle; networks of a few million parameters are full of such.
-So each thread computes a share of the rows with one core, from the first layer to the loss and
-back, and the shares' gradients are added up as those of processes are (`supernet.training.
-parallel`). Who has how many rows follows from the number of threads that the settings ask for, and
-gradients are added in one order, so that the same settings train the same weights on every machine.
+So half of the cores compute one half of the rows, from the first layer to the loss and back, beside
+the others, and gradients are added up as those of processes are (`supernet.training.parallel`). Who
+has which rows follows from the number of threads that the settings ask for, and gradients are added
+in one order, so that the same settings train the same weights on every machine.
 """
 
 from __future__ import annotations
@@ -21,32 +21,40 @@ from supernet.threads import cpu_threads
 from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
 
+MOST = 2
+"""Lanes of a training. Each has gradients of its own, and more were not measured: two threads take
+.90 to .95 of the time as two lanes (experiments/LOG.md, 2026-11-30)."""
+
 Compute = Callable[[Share, Slices], Tensor]
 """Adds the gradients of a share of an update to those of slices, and gives its losses."""
 
 
 class Lanes:
-    """The threads of one training.
+    """The threads of one training that ask for operations.
 
     Args:
         slices: of the model that trains.
-        settings: the numbers; `TrainingSettings.threads` lanes.
-        device: where the model is. A graphics card has one lane, and so has a training with
-            dropout, whose random numbers would depend on which thread comes first.
+        settings: the numbers; `TrainingSettings.threads` are dealt out to the lanes.
+        device: where the model is. A graphics card has one lane, and so has an odd number of
+            threads, and a training with dropout, whose random numbers would depend on which thread
+            comes first.
 
     Attributes:
         count: of lanes, at least 1.
     """
 
     def __init__(self, slices: Slices, settings: TrainingSettings, device: str) -> None:
-        several = device == "cpu" and settings.dropout == 0.0
-        self.count = (settings.threads or 1) if several else 1
+        threads = settings.threads or 1
+        several = device == "cpu" and settings.dropout == 0.0 and threads % MOST == 0
+        self.count = MOST if several else 1
+        self._threads = threads // self.count  # of each, where there are several
         self._first = slices
         self._others = [slices.beside() for _ in range(1, self.count)]
         self._pool: ThreadPoolExecutor | None = None
         if self._others:
+            own = (self._threads,)
             self._pool = ThreadPoolExecutor(
-                len(self._others), "lane", initializer=torch.set_num_threads, initargs=(1,)
+                len(self._others), "lane", initializer=torch.set_num_threads, initargs=own
             )
 
     def begin(self) -> None:
@@ -59,14 +67,12 @@ class Lanes:
 
         Args:
             shares: of an update, at least one; of each batch as many as there are lanes.
-            compute: called in several threads at once, each time with other slices.
-
-        Raises:
-            whatever `compute` raises, once all threads have ended.
+            compute: called in several threads at once, each time with other slices. What it raises
+                is raised once all threads have ended.
         """
         if self._pool is None:
             return _summed(shares, compute, self._first)
-        with cpu_threads(1):
+        with cpu_threads(self._threads):
             busy = [
                 self._pool.submit(_summed, shares[number :: self.count], compute, slices)
                 for number, slices in enumerate(self._others[: len(shares) - 1], start=1)
