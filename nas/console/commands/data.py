@@ -107,9 +107,9 @@ def prepare(
     bfloat16: bool = typer.Option(
         False,
         "--bfloat16",
-        help="Embedding: what is learnt from, and nothing that is judged by, is computed by the "
-        "checkpoint in products of bfloat16: two to three times as fast on a processor that has "
-        "them.",
+        help="Embedding: what networks learn from, and nothing that they are judged by, is "
+        "computed by the checkpoint in products of bfloat16, which is faster on processors that "
+        "have them.",
     ),
     quiet: bool = options.QUIET,
     as_json: bool = typer.Option(False, "--json", help="Print the manifest as JSON."),
