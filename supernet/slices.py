@@ -151,6 +151,7 @@ class Slices(Casts):
             model: whose parameters get gradients.
         """
         super().__init__()
+        self._model = model
         # Walking through the modules of a model takes as long as fifty operations ask for.
         self._whole = [one for one in model.parameters() if one.requires_grad]
         self._gradients: dict[Tensor, Tensor] = {}
@@ -258,11 +259,10 @@ class Slices(Casts):
 
     def _gradient(self, parameter: Tensor) -> tuple[bool, Tensor]:
         """Whether the parameter has a gradient, and that one; or one of whatever values."""
-        known = parameter.grad is not None
-        if not known:
-            parameter.grad = self._room(parameter)
-        assert parameter.grad is not None
-        return known, parameter.grad
+        if parameter.grad is not None:
+            return True, parameter.grad
+        parameter.grad = self._room(parameter)
+        return False, parameter.grad
 
     def _room(self, parameter: Tensor) -> Tensor:
         if parameter not in self._gradients:
@@ -283,10 +283,8 @@ class SlicesBeside(Slices):
 
     def __init__(self, first: Slices) -> None:
         """Nothing is in use yet."""
-        Casts.__init__(self)
-        self._first = first
-        self._cast, self._whole = first._cast, first._whole
-        self._gradients, self._rows = {}, []
+        super().__init__(first._model)
+        self._first, self._cast = first, first._cast
         self._has = dict[Tensor, None]()  # a gradient, in the order in which they came
         self._looked_up: list[tuple[Tensor, Tensor, Tensor]] = []  # as `_rows`, with gradients
 

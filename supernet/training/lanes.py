@@ -5,7 +5,7 @@ is too small to be spread leaves them idle; networks of a few million parameters
 So half of the cores compute one half of the rows, from the first layer to the loss and back, beside
 the others, and gradients are added up as those of processes are (`supernet.training.parallel`). Who
 has which rows follows from the number of threads that the settings ask for, and gradients are added
-in one order, so that the same settings train the same weights on every machine.
+in one order, so that neither how many cores there are nor which thread is first decides weights.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from supernet.training.parallel import Share
 from supernet.training_settings import TrainingSettings
 
 MOST = 2
-"""Lanes of a training. Each has gradients of its own, and more were not measured: two threads take
-.90 to .95 of the time as two lanes (experiments/LOG.md, 2026-11-30)."""
+"""Lanes of a training. Each has gradients of its own, and more than two were not measured
+(experiments/LOG.md, 2026-11-30)."""
 
 Compute = Callable[[Share, Slices], Tensor]
 """Adds the gradients of a share of an update to those of slices, and gives its losses."""
