@@ -103,14 +103,14 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
                 f"the networks of {run} are known to the evaluator of its search alone: none can "
                 "be built or trained here"
             )
-        raise UsageError(f"no network of {run} is trained from scratch yet; nas retrain {run}")
+        raise UsageError(f"no network of {run} is {folder.spec.trained} yet; nas retrain {run}")
     if len(trained) > 1:
         with suppress(NasError):  # there is no front yet, or nothing on it meets the conditions
             chosen = winner(read_front(folder), folder.spec.pick, read_winner(folder)).id
             if chosen in trained:
                 return chosen
         raise UsageError(
-            f"{len(trained)} networks are trained from scratch; give one with --arch: "
+            f"{len(trained)} networks are {folder.spec.trained}; give one with --arch: "
             f"{', '.join(trained)}"
         )
     return trained[0]
@@ -118,13 +118,13 @@ def choose_trained(folder: RunFolder, given: str | None) -> str:
 
 def _find_trained(folder: RunFolder, given: str, trained: Sequence[str]) -> str:
     run = shlex.quote(str(folder.path))
-    what = f"network of {run} that is trained from scratch"
+    what = f"network of {run} that is {folder.spec.trained}"
     if any(one.startswith(given) for one in trained):
         return find_id(given, trained, what)
     front = [] if trained and not folder.has(FRONT_FILE) else read_front(folder).entries
     untrained = find_id(given, [*trained, *(entry.id for entry in front)], what)
     raise UsageError(
-        f"the network {untrained} is on the front, but not trained from scratch yet: "
+        f"the network {untrained} is on the front, but not {folder.spec.trained} yet: "
         f"nas retrain {run} --pick {untrained}"
     )
 
